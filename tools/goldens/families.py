@@ -24,6 +24,7 @@ from make import LLAMA3, PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits,
 from plain import FEW, FOUR, GROUPS, MIXED, ROPE, TYPES, without
 from seeded import Gguf, Goldens, Safetensors
 
+YARN = {"rope_type": "yarn", "rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": 16}
 HALF = dict(ROPE, partial_rotary_factor=0.5)
 QUARTER = dict(ROPE, partial_rotary_factor=0.25)
 LAYER_NORM = {"layer_norm_eps": 1e-5}
@@ -161,6 +162,21 @@ def gptneox_serial(c):
     return gptneox(c, parallel=False)
 
 
+# Layers with a window have more heads, and rotate whole heads with another base.
+def laguna(c):
+    ropes = {"full_attention": dict(YARN, partial_rotary_factor=0.5),
+             "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0}}
+    return t.LagunaForCausalLM(t.LagunaConfig(**c | MIXED | FOUR | SOME, rope_parameters=ropes, sliding_window=WINDOW, layer_types=TYPES[::-1],
+                                              num_attention_heads_per_layer=[2, 3, 3, 3], shared_expert_intermediate_size=64,
+                                              moe_routed_scaling_factor=1.5))
+
+
+def laguna_full(c):
+    ropes = {"full_attention": dict(ROPE, partial_rotary_factor=1.0)}
+    return t.LagunaForCausalLM(t.LagunaConfig(**c | MIXED | SOME, rope_parameters=ropes, gating="per-element",
+                                              shared_expert_intermediate_size=64, moe_routed_scaling_factor=1.5))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -207,6 +223,9 @@ FAMILIES = {
     "llama4": (llama4, "LLAMA4", False),
     "gptneox": (gptneox, "GPTNEOX", False),
     "gptneox_serial": (gptneox_serial, "GPTNEOX", False),
+    # The gguf package of these goldens lacks Laguna. It has Trinity's tensors.
+    "laguna": (laguna, "AFMOE", False),
+    "laguna_full": (laguna_full, "AFMOE", False),
 }
 
 
@@ -248,7 +267,7 @@ def build(name, seed, make=None):
 # The parts of names after a layer's number, and the names of what GGUF has.
 STEMS = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.gate_proj": "attn_gate", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.o_proj": "attn_output", "self_attn.g_proj": "attn_gate", "self_attn.dense": "attn_output", "self_attn.gate_proj": "attn_gate", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
@@ -309,9 +328,10 @@ def metadata(made, name, model):
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
     w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
-    w.add_head_count(c.num_attention_heads)
+    w.add_head_count(of("num_attention_heads_per_layer") or c.num_attention_heads)
     w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
-    part = c.rope_parameters.get("partial_rotary_factor", 1.0)
+    rope = c.rope_parameters.get("full_attention", c.rope_parameters)
+    part = rope.get("partial_rotary_factor", 1.0)
     if of("head_dim"):
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
@@ -330,6 +350,12 @@ def metadata(made, name, model):
         w.add_ssm_group_count(c.mamba_n_groups)
         w.add_ssm_inner_size(c.mamba_d_ssm)
         w.add_ssm_time_step_rank(c.mamba_n_heads)
+    if name == "laguna":
+        w.add_rope_dimension_count_swa(head_dim)
+        w.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if name == "llama4":
         w.add_sliding_window(c.attention_chunk_size)
         w.add_attn_temperature_length(c.floor_scale)
@@ -372,7 +398,12 @@ def metadata(made, name, model):
         w.add_expert_shared_count(of("n_shared_experts", "num_shared_experts"))
         w.add_expert_weights_scale(of("routed_scaling_factor", "route_scale"))
         w.add_expert_weights_norm(True)
-    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open"):
+    if name.startswith("laguna"):
+        w.add_leading_dense_block_count(1)
+        w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+        w.add_expert_weights_scale(c.moe_routed_scaling_factor)
+        w.add_expert_weights_norm(True)
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "bailingmoe2":
         w.add_expert_group_count(c.n_group)
@@ -418,7 +449,7 @@ def write_gguf(path, name, model, seed):
     """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = FAMILIES[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
-    made = Gguf(path, gguf.MODEL_ARCH_NAMES[arch], seed)
+    made = Gguf(path, "laguna" if name.startswith("laguna") else gguf.MODEL_ARCH_NAMES[arch], seed)
     metadata(made, name, model)
     listed = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
     one = 1 if name == "nemotron" else 0
@@ -609,7 +640,7 @@ def main():
             return directory(model, folder / "hf", seed)
 
         mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
-        select = functools.partial(clearest, tries=40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
+        select = functools.partial(clearest, tries=160 if name == "laguna" else 40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
         keep(select(write, prompt, 2000 + 100 * number, "BF16"), "BF16", "hf")
         edit = {"bailingmoe2": as_ling2, "exaone": published_exaone}.get(name)
         if edit:

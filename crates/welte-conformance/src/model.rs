@@ -444,7 +444,7 @@ impl Experts {
             experts,
             used: n.pick(&[1, 2, 5, 8]).min(most),
             renormalise: if mixer { 0 } else { n.pick(&[0, 1]) },
-            act: n.pick(&[0, 1, 2, 4]),
+            act: n.pick(&[0, 1, 2, 4, 6]),
             bias: false,
             scales: experts.is_multiple_of(3),
             scoring,

@@ -87,9 +87,10 @@ extern "C" __global__ void __launch_bounds__(256) position_scale(const __grid_co
     });
 }
 
-// Activations 0, 1 and 2, 4 sigmoid, 5 none.
+// Activations 0, 1 and 2, 4 sigmoid, 5 none, 6 softplus.
 __device__ __forceinline__ float gate_value(u32 act, float x) {
     if (act == 4) return sigmoid(x);
+    if (act == 6) return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     return act == 5 ? x : activate(act, x);
 }
 

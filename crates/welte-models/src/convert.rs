@@ -110,7 +110,7 @@ impl Translated {
         for layer in 0..layers {
             let shape = spec.shape(layer as usize);
             // A matrix of queries, keys and values has the values last.
-            let heads = spec.heads + shape.kv_heads;
+            let heads = shape.heads + shape.kv_heads;
             let pairs = Order::Pairs {
                 head: shape.head_dim as usize,
                 rot: spec.rope.rot as usize,
@@ -295,10 +295,10 @@ impl OfModel {
         spec: &ModelSpec,
         layer: u32,
     ) {
-        let kv_heads = spec.shape(layer as usize).kv_heads;
+        let shape = spec.shape(layer as usize);
         let both = [
-            (hf.q_norm, gguf.q_norm, spec.heads),
-            (hf.k_norm, gguf.k_norm, kv_heads),
+            (hf.q_norm, gguf.q_norm, shape.heads),
+            (hf.k_norm, gguf.k_norm, shape.kv_heads),
         ];
         for (own, name, heads) in both {
             let each = (0..heads).map(|head| {
@@ -327,12 +327,12 @@ impl OfModel {
             return;
         };
         let shape = spec.shape(layer as usize);
-        if info.n as u32 != (spec.heads + 2 * shape.kv_heads) * shape.head_dim {
+        if info.n as u32 != (shape.heads + 2 * shape.kv_heads) * shape.head_dim {
             // It stays unused and is refused.
             return;
         }
         let names = [gguf.q, gguf.k, gguf.v];
-        for (name, parts) in names.into_iter().zip(grouped_rows(spec.heads, shape)) {
+        for (name, parts) in names.into_iter().zip(grouped_rows(shape)) {
             let rows = parts.iter().map(|(_, rows)| *rows as usize).sum();
             let part =
                 |(first, rows): (u32, u32)| self.all.part(&info, first as usize, rows as usize);
@@ -353,7 +353,7 @@ impl OfModel {
         self.pair(from, qkv, gguf, layer);
         let shape = spec.shape(layer as usize);
         let ungrouped = Order::Ungrouped {
-            heads: spec.heads as usize,
+            heads: shape.heads as usize,
             groups: shape.kv_heads as usize,
             head: shape.head_dim as usize,
         };

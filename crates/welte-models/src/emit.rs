@@ -19,10 +19,11 @@ use welte_table::{
     BufferRef, ModelPart, NO_WEIGHT, Op, Pass, PassKind, WeightId, WeightSpec, params as p,
 };
 
-/// Activations of `gate`: that of SiLU, and two beyond those of [`Act`](crate::Act).
+/// Activations of `gate`: that of SiLU, and three beyond those of [`Act`](crate::Act).
 const SILU: u32 = 0;
 const SIGMOID: u32 = 4;
 const NO_ACT: u32 = 5;
+const SOFTPLUS: u32 = 6;
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -340,7 +341,9 @@ impl<'a> Emitter<'a> {
     /// x += output(attention(rope(qkv(norm(x)))))
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (heads, head_dim) = (spec.heads, spec.shape(index).head_dim);
+        let LayerShape {
+            heads, head_dim, ..
+        } = spec.shape(index);
         let q = heads * head_dim;
         let stride = spec.attention_width(index);
         self.projections(
@@ -380,9 +383,11 @@ impl<'a> Emitter<'a> {
     fn cached_attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let heads = spec.heads;
         let q = heads * head_dim;
         let own = spec.kv_source(index) == index;
         let stride = spec.attention_width(index);
@@ -423,11 +428,11 @@ impl<'a> Emitter<'a> {
             &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
-        if spec.attention_gate {
+        if let Some(gate) = spec.attention_gate {
             let gate = p::Gate {
                 n: q,
-                gates: q,
-                act: SIGMOID,
+                gates: spec.gates(index),
+                act: if gate.softplus { SOFTPLUS } else { SIGMOID },
                 x_stride: stride,
                 y_stride: q,
             };
@@ -464,9 +469,11 @@ impl<'a> Emitter<'a> {
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let heads = spec.heads;
         let stride = spec.attention_width(index);
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
@@ -518,9 +525,12 @@ impl<'a> Emitter<'a> {
     fn head_norms(&mut self, index: usize, layer: &Layer, k: u32, stride: u32) {
         let spec = self.spec;
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let parts = [("query norm", 0, spec.heads), ("key norm", k, kv_heads)];
+        let parts = [("query norm", 0, heads), ("key norm", k, kv_heads)];
         for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
             let norm = match norm {
                 None if spec.qk_norm == QkNorm::Plain => NO_WEIGHT,

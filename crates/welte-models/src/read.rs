@@ -53,12 +53,6 @@ pub(crate) fn read_keys(
         default(4096, 4096),
         MOST_DIM,
     )?;
-    let heads = size(
-        "attention.head_count",
-        "num_attention_heads",
-        default(32, 32),
-        MOST_HEADS,
-    )?;
     // Where a list is allowed, `finish` reads it.
     let widest = |gguf: &str, hf: &str, default, max| {
         let key = keys.name(gguf, hf);
@@ -72,6 +66,12 @@ pub(crate) fn read_keys(
             None => keys.size(&key, default, max),
         }
     };
+    let heads = widest(
+        "attention.head_count",
+        "num_attention_heads",
+        default(32, 32),
+        MOST_HEADS,
+    )?;
     let kv_heads = widest(
         "attention.head_count_kv",
         "num_key_value_heads",
@@ -206,7 +206,7 @@ pub(crate) fn read_keys(
         chunks: false,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
         sinks: false,
-        attention_gate: false,
+        attention_gate: None,
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,

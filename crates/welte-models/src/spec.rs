@@ -236,6 +236,8 @@ pub struct Experts {
 /// The sizes that may differ from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerShape {
+    /// Query heads.
+    pub heads: u32,
     /// Key and value heads.
     pub kv_heads: u32,
     /// Elements of a head.
@@ -437,6 +439,15 @@ pub struct Dense {
     pub tanh: bool,
 }
 
+/// The gates of attention's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputGate {
+    /// There is one for each head. Otherwise there is one for each value.
+    pub per_head: bool,
+    /// They are softplus. Otherwise they are sigmoids.
+    pub softplus: bool,
+}
+
 /// The matrices with a bias.
 #[allow(missing_docs)] // The fields are the usual names of the matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -487,7 +498,8 @@ pub struct ModelSpec {
     pub head_dim: u32,
     /// Width of the feed-forward part in layers without experts.
     pub ffn: u32,
-    /// The sizes of each layer, if they differ. Then `kv_heads`, `head_dim` and `ffn` are those of no layer in particular.
+    /// The sizes of each layer, if they differ. Then `kv_heads`, `head_dim` and `ffn` are those of no layer in particular, and `heads` is
+    /// the most.
     pub layer_shapes: Vec<LayerShape>,
     /// The layer whose keys and values each layer attends to. Empty: its own.
     pub kv_sources: Vec<u32>,
@@ -564,8 +576,8 @@ pub struct ModelSpec {
     pub attention_scale: f32,
     /// Each head has an attention sink.
     pub sinks: bool,
-    /// The output of attention is scaled by a sigmoid gate for each value.
-    pub attention_gate: bool,
+    /// The output of attention is scaled by gates.
+    pub attention_gate: Option<OutputGate>,
     /// Soft cap of the attention scores; 0 is none.
     pub attention_softcap: f32,
     /// Factor of the logits.

@@ -5,7 +5,8 @@ mod common;
 use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, LayerRope, ModelSpec, NormKind, QkNorm, Scoring, SharedExpert, compile,
+    Act, CompileOptions, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scoring, SharedExpert,
+    compile,
 };
 use welte_table::Format;
 
@@ -136,7 +137,9 @@ fn trinity_gates_and_norms_what_its_parts_yield() {
     let (rope, none) = (LayerRope::Main, LayerRope::None);
     assert_eq!(found.layer_ropes, [rope, rope, rope, none]);
     assert_eq!(found.windows, [8, 8, 8, 0]);
-    assert!(found.attention_gate && found.pre_norm && found.post_norm);
+    assert!(
+        found.attention_gate == Some(OutputGate::default()) && found.pre_norm && found.post_norm
+    );
     assert_eq!(found.embedding_scale, 16.0);
     assert_eq!(read(&mixed("afmoe", DIRECTORY, &[])).embedding_scale, 1.0);
     let error = compile(&found, &model, &CompileOptions::default()).unwrap_err();
@@ -411,4 +414,62 @@ fn parts_beside_each_other_may_have_norms_of_their_own() {
     assert!(!serial.parallel && !serial.own_norms);
     let odd = neox(&[("rotary_pct", Value::F64(0.05))]);
     refused(&odd, &["rotary_pct", "must be even"]);
+}
+
+#[test]
+fn lagunas_layers_differ_in_heads_and_rope() {
+    let list = |values: &[u64]| Value::Array(values.iter().copied().map(Value::U64).collect());
+    let window = ("attention.sliding_window", Value::U64(8));
+    let file = |heads: &[u64], values: &[(&str, Value)]| {
+        let heads = ("attention.head_count", list(heads));
+        let common = [heads, window.clone()];
+        let mut fake = mixed("laguna", GGUF, &[&common, values].concat());
+        fake.add("blk.0.attn_gate.weight", Format::F32, 4, 256);
+        fake
+    };
+    let swa = [
+        ("rope.dimension_count", Value::U64(32)),
+        ("rope.dimension_count_swa", Value::U64(64)),
+        ("rope.freq_base_swa", Value::F64(500.0)),
+        ("leading_dense_block_count", Value::U64(1)),
+        ("expert_shared_feed_forward_length", Value::U64(96)),
+    ];
+    let found = read(&file(&[4, 6, 6, 6], &swa));
+    assert_eq!(
+        (found.heads, found.shape(0).heads, found.shape(1).heads),
+        (6, 4, 6)
+    );
+    assert_eq!(found.windows, [0, 8, 8, 8]);
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((found.rope.rot, local.rot, local.theta), (32, 64, 500.0));
+    let gate = OutputGate {
+        per_head: true,
+        softplus: true,
+    };
+    assert_eq!(found.attention_gate, Some(gate));
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    let e = found.experts.expect("experts");
+    assert_eq!(
+        (e.scoring, e.shared.map(|s| s.ffn)),
+        (Scoring::Sigmoid, Some(96))
+    );
+    refused(
+        &file(&[4, 3, 4, 4], &[]),
+        &["laguna.attention.head_count", "has 3"],
+    );
+    let with = |values: &[(&str, Value)]| mixed("laguna", DIRECTORY, values);
+    let found = read(&with(&[("gating", text("per-element"))]));
+    assert!(!found.attention_gate.expect("gates").per_head);
+    assert!(found.local_rope.is_none() && found.layer_shapes.is_empty());
+    for (key, value) in [
+        ("gating", Value::Bool(false)),
+        ("moe_router_logit_softcapping", Value::F64(1.0)),
+        ("moe_apply_router_weight_on_input", Value::Bool(true)),
+        (
+            "rope_parameters.full_attention.partial_rotary_factor",
+            Value::F64(1.5),
+        ),
+    ] {
+        refused(&with(&[(key, value)]), &[key]);
+    }
 }

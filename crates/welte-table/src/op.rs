@@ -197,8 +197,8 @@ ops! {
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
     /// Inputs before position 0 are zero. `act` 0: none, 1: SiLU. `layer` counts within the cache.
     ShortConv "short_conv": weights ["kernel", "bias"] reads ["x"] writes ["y", "state"] { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
-    /// `y[i] *= act(x[i / (n / gates)])`: each of `gates` values scales `n / gates` neighbours. Act as above, and 4 sigmoid, 5 none;
-    /// not 3.
+    /// `y[i] *= act(x[i / (n / gates)])`: each of `gates` values scales `n / gates` neighbours. Act as above, and 4 sigmoid, 5 none,
+    /// 6 softplus; not 3.
     Gate "gate": weights [] reads ["x"] writes ["y"] { n: u32, gates: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// Gated delta rule of `heads` value heads over their own sequence. A row of `x` holds queries and keys of `key_heads` heads,
     /// then values; a row of `gates` holds b, then a, of every value head. Queries and keys are divided by

@@ -791,7 +791,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.gates > 0 && q.n.is_multiple_of(q.gates), || {
                 format!("{} gates for {} values", q.gates, q.n)
             })?;
-            ensure(q.act <= 5 && q.act != 3, || {
+            ensure(q.act <= 6 && q.act != 3, || {
                 format!("activation {} does not gate", q.act)
             })
         }

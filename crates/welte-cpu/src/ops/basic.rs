@@ -348,6 +348,7 @@ widest! {
             1 => all.for_each(|(y, x)| *y *= gate_value(1, *x)),
             4 => all.for_each(|(y, x)| *y *= gate_value(4, *x)),
             5 => all.for_each(|(y, x)| *y *= x),
+            6 => all.for_each(|(y, x)| *y *= gate_value(6, *x)),
             _ => all.for_each(|(y, x)| *y *= gate_value(2, *x)),
         }
     }

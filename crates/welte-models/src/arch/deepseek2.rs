@@ -156,7 +156,7 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
 }
 
 /// Architectures whose GGUF files may leave out that scores are sigmoids.
-const SIGMOID_BY_DEFAULT: [&str; 8] = [
+const SIGMOID_BY_DEFAULT: [&str; 9] = [
     "glm4moe",
     "nemotron_h_moe",
     "afmoe",
@@ -164,6 +164,7 @@ const SIGMOID_BY_DEFAULT: [&str; 8] = [
     "dots1",
     "exaone-moe",
     "glm-dsa",
+    "laguna",
     "minimax-m2",
 ];
 
@@ -199,7 +200,11 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     };
     let scale = keys.first_name(
         "expert_weights_scale",
-        &["routed_scaling_factor", "route_scale"],
+        &[
+            "routed_scaling_factor",
+            "route_scale",
+            "moe_routed_scaling_factor",
+        ],
     );
     e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
     let norm = keys.first_name("expert_weights_norm", &["norm_topk_prob", "route_norm"]);

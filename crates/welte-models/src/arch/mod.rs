@@ -23,6 +23,7 @@ mod granite;
 mod granite_hybrid;
 mod hunyuan;
 mod internlm2;
+mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
@@ -55,7 +56,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 69] = [
+const ALL: [&Architecture; 70] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -121,6 +122,7 @@ const ALL: [&Architecture; 69] = [
     &glm4::GLM,
     &falcon_h1::FALCON_H1,
     &afmoe::AFMOE,
+    &laguna::LAGUNA,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,

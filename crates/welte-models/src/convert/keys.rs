@@ -40,7 +40,6 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     set("context_length", number(spec.context));
     set("embedding_length", number(spec.dim));
     set("vocab_size", number(spec.vocab));
-    set("attention.head_count", number(spec.heads));
     let each = |one: u32, of: &dyn Fn(crate::LayerShape) -> u32| {
         if spec.layer_shapes.is_empty() {
             return number(one);
@@ -50,6 +49,10 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             list.map(|shape| Value::U64(of(*shape).into())).collect(),
         ))
     };
+    set(
+        "attention.head_count",
+        each(spec.heads, &|shape| shape.heads),
+    );
     set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
     if spec.latent.is_none() {
         set(
@@ -75,6 +78,10 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             Scoring::Sigmoid => 2,
         };
         set("expert_gating_func", number(scoring));
+        let plain = spec.expert_layers.iter().take_while(|mixed| !**mixed);
+        if let Ok(plain @ 1..) = u32::try_from(plain.count()) {
+            set("leading_dense_block_count", number(plain));
+        }
         if let Some(shared) = experts.shared {
             set("expert_shared_feed_forward_length", number(shared.ffn));
         }
@@ -91,6 +98,9 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     set("rope.freq_base", float(rope.theta));
     if let Some(local) = &spec.local_rope {
         set("rope.freq_base_swa", float(local.theta));
+        if local.rot != rope.rot {
+            set("rope.dimension_count_swa", number(local.rot));
+        }
     }
     if let Some(sections) = rope.sections {
         let pairs = sections.pairs.into_iter().chain([0]);
