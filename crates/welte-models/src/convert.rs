@@ -7,6 +7,7 @@
 mod delta;
 pub(crate) mod directory;
 mod keys;
+mod latent;
 pub(crate) mod mmproj;
 pub(crate) mod translated;
 
@@ -37,9 +38,11 @@ fn describe(from: &dyn Checkpoint) -> Result<Described, Error> {
     let (arch, said) = Architecture::of(from)?;
     let keys = Keys::new(from, &said);
     let spec = read_keys(&keys, arch, &said)?;
-    // Some architectures have another name with experts.
+    // Some architectures have another name with experts, and some the configuration's.
+    let same = |name: &&&str| **name == said;
     let mixed = |name: &&&str| name.ends_with("moe") == spec.experts.is_some();
-    let named = arch.gguf.iter().find(mixed).or(arch.gguf.first());
+    let all = || arch.gguf.iter();
+    let named = all().find(same).or(all().find(mixed)).or(arch.gguf.first());
     let Some(name) = named else {
         let problem = format!("{said} has no form in GGUF");
         return Err(keys.error("model_type", problem));
@@ -154,7 +157,13 @@ fn same(gguf: &Translated, spec: &ModelSpec, read_back: &ModelSpec) -> Result<()
         norm_add: read_back.norm_add,
         ..spec.clone()
     };
-    expected.rope.interleaved = read_back.rope.interleaved;
+    // The rows of queries and keys can change places, those of latents cannot.
+    if spec.latent.is_none() {
+        expected.rope.interleaved = read_back.rope.interleaved;
+    }
+    if (expected.attention_scale - read_back.attention_scale).abs() < 1e-6 * spec.attention_scale {
+        expected.attention_scale = read_back.attention_scale;
+    }
     if let (Some(delta), Some(other)) = (&mut expected.delta, &read_back.delta) {
         delta.tiled = other.tiled;
     }
@@ -246,6 +255,7 @@ impl OfModel {
             }
             all.experts(from, hf, gguf, spec, layer);
             all.delta(from, spec, layer);
+            all.latent(from, spec, layer);
         }
         all.pair(from, hf.final_norm, gguf.final_norm, 0);
         if spec.tied {
@@ -429,10 +439,10 @@ impl OfModel {
         {
             for (at, first) in [0, width].into_iter().enumerate() {
                 let name = weight(gguf.experts[at], layer);
-                self.columns(&name, pair, (first, width), count);
+                self.columns(&name, pair, (first, width), (count, pair.n / count));
             }
             let name = weight(gguf.experts[2], layer);
-            self.columns(&name, down, (0, down.k), count);
+            self.columns(&name, down, (0, down.k), (count, width));
             return;
         }
         // Matrices without gates stay unused, and are refused.
@@ -453,13 +463,14 @@ impl OfModel {
         }
     }
 
-    /// Columns of each of `count` matrices that lie one below the other, as rows. What is not a row of numbers stays unused.
+    /// Columns of each of the matrices that lie one below the other in a tensor, as rows: of so many, the first rows. What is not a row of
+    /// numbers stays unused.
     fn columns(
         &mut self,
         name: &str,
         info: &TensorInfo,
         (first, columns): (usize, usize),
-        count: usize,
+        (count, rows): (usize, usize),
     ) {
         if info.format.bytes(1).is_none() {
             return;
@@ -467,11 +478,12 @@ impl OfModel {
         let parts = vec![self.all.part(info, 0, info.n)];
         self.all.push(name, info, columns * count, count, parts);
         if let Some((made, source)) = self.all.last() {
-            made.k = info.n / count;
+            made.k = rows;
             *source = Source::Transposed {
                 tensor: info.name.clone(),
                 first,
                 columns,
+                step: info.n / count,
             };
         }
     }

@@ -31,11 +31,13 @@ pub(crate) enum Source {
     },
     /// The values of a tensor, one after the other.
     Flat(String),
-    /// Columns of each of the matrices that lie one below the other in a tensor: the first, and how many.
+    /// Columns of each of the matrices that lie one below the other in a tensor: the first, and how many. A matrix begins `step` rows after
+    /// the one before.
     Transposed {
         tensor: String,
         first: usize,
         columns: usize,
+        step: usize,
     },
     Constant(Vec<f32>),
 }
@@ -204,12 +206,13 @@ impl Translated {
                 tensor: name,
                 first: column,
                 columns,
+                step,
             } => {
                 let (info, all) = self.whole(tensor, name)?;
                 let each = info.format.bytes(1).unwrap_or(0);
                 let places = (first..first + rows).flat_map(|row| {
                     let (matrix, column) = (row / columns, column + row % columns);
-                    let from = matrix * tensor.k;
+                    let from = matrix * step;
                     (0..tensor.k).map(move |at| ((from + at) * info.k + column) * each)
                 });
                 return Ok(places.flat_map(|at| &all[at..at + each]).copied().collect());

@@ -452,6 +452,7 @@ impl<'a> Writer<'a> {
                         tensor: name,
                         first: 0,
                         columns: info.k,
+                        step: info.n,
                     };
                 }
             }
