@@ -28,24 +28,25 @@ def rounded_to(kind):
 
 def moved(model, prompt, kind):
     """By how much rounding moves the logits, as a share of what the tests allow: of the inputs of matrices, or of keys and values to F16."""
-    tokens, linear = torch.tensor([prompt]), functional.linear
+    tokens, linear, bmm = torch.tensor([prompt]), functional.linear, torch.bmm
     rounding, most = rounded_to(kind)
 
-    def run(change=linear, hooked=()):
+    def run(change=linear, hooked=(), experts=bmm):
         hooks = [m.register_forward_hook(lambda m, inputs, out: out.half().float()) for m in hooked]
-        functional.linear = change
+        functional.linear, torch.bmm = change, experts
         try:
             with torch.no_grad():
                 return model(tokens).logits[0]
         finally:
-            functional.linear = linear
+            functional.linear, torch.bmm = linear, bmm
             for hook in hooks:
                 hook.remove()
 
     want = run()
     share = lambda got: ((got - want).abs().amax(-1) / (want.amax(-1) - want.amin(-1))).max().item()
     kept = [m for name, m in model.named_modules() if name.endswith(("k_proj", "v_proj"))]
-    return max(share(run(lambda x, *matrix: linear(rounding(x), *matrix))) / most, share(run(hooked=kept)) / 3e-3)
+    all_rounded = run(lambda x, *matrix: linear(rounding(x), *matrix), experts=lambda x, matrices: bmm(rounding(x), matrices))
+    return max(share(all_rounded) / most, share(run(hooked=kept)) / 3e-3)
 
 
 def calmest(make, prompt, first, kind, tries=8):
@@ -60,20 +61,20 @@ def best_of(make, prompt, seeds, kind):
 
 
 # The classes of models whose experts are scored by sigmoid.
-SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen")
+SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen", "Llama4", "DeepseekV32", "Laguna")
 
 
 def margin(model, prompt):
     """By how much the last chosen expert, and the last used group, is ahead of the next, at the closest decision."""
-    logits = []
-    gates = ("mlp.gate", "mlp.router", "feed_forward.gate", "mixer.gate", "router.gate", "gate.wg", "block_sparse_moe.router")
+    logits, llama4 = [], type(model).__name__.startswith("Llama4")
+    gates = ("mlp.gate", "mlp.router", "feed_forward.gate", "feed_forward.router", "mixer.gate", "router.gate", "gate.wg", "block_sparse_moe.router")
     routers = [m for key, m in model.named_modules() if key.endswith(gates) and hasattr(m, "weight")]
     biases = {}
     for m in model.modules():
         for bias in ("expert_bias", "e_score_correction_bias"):
             if hasattr(m, bias):
                 biases |= {gate: getattr(m, bias) for gate in m.modules() if gate in routers}
-    hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[0] if isinstance(out, tuple) else out))) for m in routers]
+    hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[llama4] if isinstance(out, tuple) else out))) for m in routers]
     with torch.no_grad():
         model(torch.tensor([prompt]))
     for hook in hooks:

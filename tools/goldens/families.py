@@ -24,6 +24,7 @@ from make import LLAMA3, PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits,
 from plain import FEW, FOUR, GROUPS, MIXED, ROPE, TYPES, without
 from seeded import Gguf, Goldens, Safetensors
 
+YARN = {"rope_type": "yarn", "rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": 16}
 HALF = dict(ROPE, partial_rotary_factor=0.5)
 QUARTER = dict(ROPE, partial_rotary_factor=0.25)
 LAYER_NORM = {"layer_norm_eps": 1e-5}
@@ -144,6 +145,38 @@ def falcon_h1(c, factors=FALCON):
     return t.FalconH1ForCausalLM(t.FalconH1Config(**c | mamba | factors, rope_parameters=ROPE))
 
 
+# Queries of layers without rope grow from position 3 on.
+def llama4(c):
+    rope = dict(LLAMA3, rope_theta=THETA, low_freq_factor=1.0, high_freq_factor=1.0)
+    return t.Llama4ForCausalLM(t.Llama4TextConfig(**c | FOUR | {"intermediate_size": 32, "intermediate_size_mlp": 96}, rope_parameters=rope,
+                                                  num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+                                                  attention_chunk_size=WINDOW, floor_scale=4, attn_scale=0.5))
+
+
+def gptneox(c, parallel=True):
+    return t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**without(layer_normed(c), "num_key_value_heads"), use_parallel_residual=parallel,
+                                                rope_parameters=QUARTER))
+
+
+def gptneox_serial(c):
+    return gptneox(c, parallel=False)
+
+
+# Layers with a window have more heads, and rotate whole heads with another base.
+def laguna(c):
+    ropes = {"full_attention": dict(YARN, partial_rotary_factor=0.5),
+             "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0}}
+    return t.LagunaForCausalLM(t.LagunaConfig(**c | MIXED | FOUR | SOME, rope_parameters=ropes, sliding_window=WINDOW, layer_types=TYPES[::-1],
+                                              num_attention_heads_per_layer=[2, 3, 3, 3], shared_expert_intermediate_size=64,
+                                              moe_routed_scaling_factor=1.5))
+
+
+def laguna_full(c):
+    ropes = {"full_attention": dict(ROPE, partial_rotary_factor=1.0)}
+    return t.LagunaForCausalLM(t.LagunaConfig(**c | MIXED | SOME, rope_parameters=ropes, gating="per-element",
+                                              shared_expert_intermediate_size=64, moe_routed_scaling_factor=1.5))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -187,6 +220,12 @@ FAMILIES = {
     "command_r_plus": (command_r_plus, "COMMAND_R", False),
     "solar_open": (solar_open, "GLM4_MOE", False),
     "falcon_h1": (falcon_h1, "FALCON_H1", False),
+    "llama4": (llama4, "LLAMA4", False),
+    "gptneox": (gptneox, "GPTNEOX", False),
+    "gptneox_serial": (gptneox_serial, "GPTNEOX", False),
+    # The gguf package of these goldens lacks Laguna. It has Trinity's tensors.
+    "laguna": (laguna, "AFMOE", False),
+    "laguna_full": (laguna_full, "AFMOE", False),
 }
 
 
@@ -218,7 +257,7 @@ def build(name, seed, make=None):
                 p.copy_(0.5 * random)
             elif "embed" in key:
                 p.copy_(random * embeddings)
-            elif "lm_head" in key:
+            elif "lm_head" in key or "embed_out" in key:
                 p.copy_(random * (10.0 if name == "minicpm" else 2.5) / p.shape[1] ** 0.5)
             else:
                 p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
@@ -228,25 +267,27 @@ def build(name, seed, make=None):
 # The parts of names after a layer's number, and the names of what GGUF has.
 STEMS = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.gate_proj": "attn_gate", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.o_proj": "attn_output", "self_attn.g_proj": "attn_gate", "self_attn.dense": "attn_output", "self_attn.gate_proj": "attn_gate", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.router.gate": "ffn_gate_inp",
-    "mlp.gate.wg": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.gate.wg": "ffn_gate_inp", "feed_forward.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "shared_mlp.output_linear": "ffn_down_shexp",
 }
 STEMS |= {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 STEMS |= {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d"}
-STEMS |= {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts", "shared_mlp")
-          for part in ("gate", "up", "down")}
+STEMS |= {f"{shared}.{part}_proj": f"ffn_{part}_shexp"
+          for shared in ("mlp.shared_expert", "mlp.shared_experts", "mlp.shared_mlp", "feed_forward.shared_expert") for part in ("gate", "up", "down")}
 OWN_STEMS = {
     "afmoe": {"post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "solar_open": {"post_attention_layernorm": "post_attention_norm"},
 }
 # In GGUF A is not a logarithm, and these are columns.
 MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
-OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
+STEMS |= {"attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
+OUTER = {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+         "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
 
 
 def parts_of(name, key, value):
@@ -254,7 +295,7 @@ def parts_of(name, key, value):
     stem, _, kind = key.rpartition(".")
     if stem in OUTER:
         return [(f"{OUTER[stem]}.{kind}", value)]
-    layer, rest = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", key).groups()
+    layer, rest = re.fullmatch(r"\w+\.layers\.(\d+)\.(.*)", key).groups()
     block = f"blk.{layer}."
     if rest == "pre_ff_layernorm.weight":
         return [(block + "ffn_norm", value)]
@@ -266,6 +307,8 @@ def parts_of(name, key, value):
         return [(block + "exp_probs_b.bias", value)]
     if ".experts." in rest or rest.endswith("shared_mlp.input_linear.weight"):
         ends = "_shexp" if "shared" in rest else "_exps"
+        if name == "llama4":
+            value = value.swapaxes(1, 2)
         half = value.shape[-2] // 2
         if "down" in rest:
             return [(f"{block}ffn_down{ends}.weight", value)]
@@ -284,10 +327,11 @@ def metadata(made, name, model):
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
-    w.add_feed_forward_length(of("intermediate_size", "moe_intermediate_size"))
-    w.add_head_count(c.num_attention_heads)
-    w.add_head_count_kv(c.num_key_value_heads)
-    part = c.rope_parameters.get("partial_rotary_factor", 1.0)
+    w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
+    w.add_head_count(of("num_attention_heads_per_layer") or c.num_attention_heads)
+    w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
+    rope = c.rope_parameters.get("full_attention", c.rope_parameters)
+    part = rope.get("partial_rotary_factor", 1.0)
     if of("head_dim"):
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
@@ -306,15 +350,26 @@ def metadata(made, name, model):
         w.add_ssm_group_count(c.mamba_n_groups)
         w.add_ssm_inner_size(c.mamba_d_ssm)
         w.add_ssm_time_step_rank(c.mamba_n_heads)
+    if name == "laguna":
+        w.add_rope_dimension_count_swa(head_dim)
+        w.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if name == "llama4":
+        w.add_sliding_window(c.attention_chunk_size)
+        w.add_attn_temperature_length(c.floor_scale)
+        w.add_attn_temperature_scale(c.attn_scale)
+        w.add_interleave_moe_layer_step(c.interleave_moe_layer_step)
     if name.startswith("command_r"):
         w.add_logit_scale(c.logit_scale)
-    if name.startswith("stablelm"):
+    if name.startswith(("stablelm", "gptneox")):
         w.add_parallel_residual(c.use_parallel_residual)
     if name in ("granitemoe", "minicpm"):
         w.add_embedding_scale(c.embedding_multiplier)
         w.add_residual_scale(c.residual_multiplier)
         w.add_logit_scale(c.logits_scaling)
-    if name == "exaone":
+    if name in ("exaone", "llama4"):
         c.head_dim = head_dim
         made.exact("rope_freqs.weight", rope_factors(c))
     if name == "granitemoe":
@@ -343,7 +398,12 @@ def metadata(made, name, model):
         w.add_expert_shared_count(of("n_shared_experts", "num_shared_experts"))
         w.add_expert_weights_scale(of("routed_scaling_factor", "route_scale"))
         w.add_expert_weights_norm(True)
-    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open"):
+    if name.startswith("laguna"):
+        w.add_leading_dense_block_count(1)
+        w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+        w.add_expert_weights_scale(c.moe_routed_scaling_factor)
+        w.add_expert_weights_norm(True)
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "bailingmoe2":
         w.add_expert_group_count(c.n_group)
@@ -359,6 +419,18 @@ def joined_qkv(made, model):
         with torch.no_grad():
             for part, own in zip(parts, stored.split([len(part) for part in parts])):
                 part.copy_(own)
+
+
+def ungrouped_qkv(made, model):
+    """Stores queries, keys and values of all heads, which follow each other head by head."""
+    for number, layer in enumerate(model.gpt_neox.layers):
+        matrix = layer.attention.query_key_value
+        for kind, part, stored_as in (("weight", matrix.weight, "Q8_0"), ("bias", matrix.bias, "F32")):
+            heads = part.detach().float().numpy().reshape(model.config.num_attention_heads, 3, -1, *part.shape[1:])
+            rows = heads.swapaxes(0, 1)
+            stored = made.put(f"blk.{number}.attn_qkv.{kind}", rows.reshape(part.shape), stored_as).reshape(rows.shape)
+            with torch.no_grad():
+                part.copy_(torch.from_numpy(stored.swapaxes(0, 1).reshape(part.shape).copy()))
 
 
 def norms_of_heads(made, model):
@@ -377,7 +449,7 @@ def write_gguf(path, name, model, seed):
     """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = FAMILIES[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
-    made = Gguf(path, gguf.MODEL_ARCH_NAMES[arch], seed)
+    made = Gguf(path, "laguna" if name.startswith("laguna") else gguf.MODEL_ARCH_NAMES[arch], seed)
     metadata(made, name, model)
     listed = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
     one = 1 if name == "nemotron" else 0
@@ -385,11 +457,13 @@ def write_gguf(path, name, model, seed):
         norms_of_heads(made, model)
     if name == "bailingmoe2":
         joined_qkv(made, model)
+    if name.startswith("gptneox"):
+        ungrouped_qkv(made, model)
     for key, p in [*model.named_buffers(), *model.named_parameters()]:
         value = p.detach().float().numpy().copy()
         done = name == "bailingmoe2" and key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
         tied = key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False)
-        if done or tied or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector")):
+        if done or tied or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector", "query_key_value")):
             continue
         for own, rows in parts_of(name, key, value):
             assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
@@ -402,7 +476,7 @@ def write_gguf(path, name, model, seed):
                 rows[...] = made.put(own, (rows if "_norm." in own else rows.reshape(-1)) + add).reshape(rows.shape) - add
             else:
                 rows[...] = made.put(own, rows, "Q8_0")
-        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])
+        heads = {"q_proj": c.num_attention_heads, "k_proj": getattr(c, "num_key_value_heads", None)}.get(key.split(".")[-2])
         if paired and heads:
             value = swap(value, heads, back=True)
         with torch.no_grad():
@@ -566,7 +640,7 @@ def main():
             return directory(model, folder / "hf", seed)
 
         mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
-        select = functools.partial(clearest, tries=40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
+        select = functools.partial(clearest, tries=160 if name == "laguna" else 40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
         keep(select(write, prompt, 2000 + 100 * number, "BF16"), "BF16", "hf")
         edit = {"bailingmoe2": as_ling2, "exaone": published_exaone}.get(name)
         if edit:

@@ -127,6 +127,36 @@ def youtu(c):
     return t.YoutuForCausalLM(t.YoutuConfig(**without(c, "head_dim") | LATENT, q_lora_rank=32, rope_parameters=ROPE, tie_word_embeddings=False))
 
 
+# The context of the tests is within what the indexer chooses.
+INDEXED = {"index_topk": 64, "index_head_dim": 32, "index_n_heads": 2}
+
+
+def deepseek_v32(c):
+    return t.DeepseekV32ForCausalLM(t.DeepseekV32Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS | FEW | INDEXED, q_lora_rank=32,
+                                                        first_k_dense_replace=1, rope_parameters=latent_yarn(1.0), routed_scaling_factor=2.5))
+
+
+# The second layer's indexer is that of the first.
+def glm_moe_dsa(c):
+    return t.GlmMoeDsaForCausalLM(t.GlmMoeDsaConfig(**without(c, "head_dim") | MIXED | LATENT | GROUPS | FEW | INDEXED, q_lora_rank=32,
+                                                    first_k_dense_replace=1, rope_parameters=ROPE, routed_scaling_factor=1.8,
+                                                    indexer_types=["full", "shared"]))
+
+
+def glm4(c):
+    return t.Glm4ForCausalLM(t.Glm4Config(**c, rope_parameters=dict(ROPE, partial_rotary_factor=0.5)))
+
+
+# Files do not contain the factors of MiniCPM3, which are those of its one published model, nor the size of a value.
+LISTS = [[1 + 0.1 * i for i in range(8)], [2 + 0.1 * i for i in range(8)]]
+
+
+def minicpm3(c):
+    rope = {"rope_type": "longrope", "rope_theta": THETA, "short_factor": LISTS[0], "long_factor": LISTS[1],
+            "original_max_position_embeddings": 512}
+    return t.MiniCPM3ForCausalLM(t.MiniCPM3Config(**without(c, "head_dim") | LATENT | {"v_head_dim": 16}, q_lora_rank=32, rope_parameters=rope))
+
+
 # transformers always takes the short list of factors, so both are the same. Magnitudes differ.
 FACTORS, MAGNITUDE = [1 + 0.1 * i for i in range(8)], 1.3
 
@@ -158,6 +188,10 @@ MODELS = {
     "mistral4": (mistral4, "MISTRAL4", False),
     "phimoe": (phimoe, "PHIMOE", False),
     "youtu": (youtu, "DEEPSEEK2", False),
+    "deepseek_v32": (deepseek_v32, "DEEPSEEK2", False),
+    "glm_moe_dsa": (glm_moe_dsa, "GLM_DSA", False),
+    "glm4": (glm4, "GLM4", False),
+    "minicpm3": (minicpm3, "MINICPM3", False),
 }
 
 
@@ -182,7 +216,7 @@ def build(name, seed):
             elif key.endswith("bias"):
                 p.copy_(0.5 * random)
             elif "embed" in key:
-                p.copy_(random * (0.3 if tied else 1.0))
+                p.copy_(random * (0.06 if name == "minicpm3" else 0.3 if tied else 1.0))
             elif "lm_head" in key:
                 p.copy_(random * 2.5 / p.shape[1] ** 0.5)
             else:
@@ -203,7 +237,15 @@ def metadata(made, name, model):
     w.add_block_count(c.num_hidden_layers)
     w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count(c.num_attention_heads)
-    if name in LATENTS:
+    if name == "minicpm3":
+        w.add_head_count_kv(c.num_key_value_heads)
+        w.add_q_lora_rank(c.q_lora_rank)
+        w.add_kv_lora_rank(c.kv_lora_rank)
+        w.add_key_length(c.qk_nope_head_dim + c.qk_rope_head_dim)
+        w.add_rope_dimension_count(c.qk_rope_head_dim)
+        for which, factors in zip(("short", "long"), LISTS):
+            made.exact(f"rope_factors_{which}.weight", factors)
+    elif name in LATENTS:
         w.add_head_count_kv(1)
         w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
         w.add_value_length(c.kv_lora_rank)
@@ -212,7 +254,7 @@ def metadata(made, name, model):
         w.add_head_count_kv(c.num_key_value_heads)
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
-        w.add_rope_dimension_count(head_dim // 2 if name == "glm4_moe" else head_dim)
+        w.add_rope_dimension_count(head_dim // 2 if name in ("glm4_moe", "glm4") else head_dim)
     w.add_rope_freq_base(THETA * 50.0 ** (head_dim / (head_dim - 2)) if name == "hunyuan" else THETA)
     if name in ("cohere2", "starcoder2"):
         w.add_layer_norm_eps(1e-5)
@@ -285,11 +327,18 @@ def metadata(made, name, model):
             w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
             # The converter of DeepSeek writes a tenth of the weight.
             w.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"] * (1.0 if name == "mistral4" else 0.1))
+        if name in SPARSE:
+            w.add_indexer_head_count(c.index_n_heads)
+            w.add_indexer_key_length(c.index_head_dim)
+            w.add_indexer_top_k(c.index_topk)
         if name == "mistral4":
             w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
-LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu")
+SPARSE = ("deepseek_v32", "glm_moe_dsa")
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu", *SPARSE)
+# The gguf package of these goldens has no such architecture. It has DeepSeek V3's tensors and those of GLM-5's indexer.
+NAMES = {"deepseek_v32": "deepseek32"}
 
 
 def parts_of(key, value, c):
@@ -309,8 +358,8 @@ def write_gguf(path, name, model, seed, kind="Q8_0", more=lambda made: None):
     """Stores the model with matrices in a format and weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = MODELS[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
-    names = gguf.get_tensor_name_map(arch, c.num_hidden_layers)
-    made = Gguf(path, gguf.MODEL_ARCH_NAMES[arch], seed)
+    names, indexer = (gguf.get_tensor_name_map(kind, c.num_hidden_layers) for kind in (arch, gguf.MODEL_ARCH.GLM_DSA))
+    made = Gguf(path, NAMES.get(name, gguf.MODEL_ARCH_NAMES[arch]), seed)
     metadata(made, name, model)
     for key, p in [*model.named_buffers(), *model.named_parameters()]:
         value = p.detach().float().numpy().copy()
@@ -318,11 +367,12 @@ def write_gguf(path, name, model, seed, kind="Q8_0", more=lambda made: None):
             value[...] = made.put(f"blk.{key.split('.')[2]}.exp_probs_b.bias", value.reshape(-1)).reshape(value.shape)
         elif not isinstance(p, torch.nn.Parameter) or "act_fn" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
             continue
-        elif ".experts." in key or "kv_b_proj" in key:
+        elif ".experts." in key or "kv_b_proj" in key and name != "minicpm3":
             for own, rows in parts_of(key, value, c):
                 rows[...] = made.put(own, rows, kind)
         else:
-            own = names.get_name(key, try_suffixes=(".weight", ".bias"))
+            other = indexer if ".indexer." in key else names
+            own = other.get_name(key, try_suffixes=(".weight", ".bias"))
             assert own, key
             value = made.put(own, value, "F32" if value.ndim == 1 else kind)
             heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])

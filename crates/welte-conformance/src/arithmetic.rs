@@ -52,6 +52,7 @@ fn model(i: usize, format: Format) -> Model {
         kv_heads: [2, 3, 6, 1][i % 4],
         head_dim: [64, 32, 96, 128, 288][i / 2 % 5],
         window: [1, 20, 300, 63][i % 4],
+        chunked: i % 3 == 1,
         window_cache: i.is_multiple_of(2),
         ..ATTENTION
     };

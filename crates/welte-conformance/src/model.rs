@@ -54,6 +54,8 @@ pub struct Attention {
     pub rot: u32,
     pub interleaved: u32,
     pub window: u32,
+    /// A window begins at a multiple of its size.
+    pub chunked: bool,
     /// The cache keeps no more than the window.
     pub window_cache: bool,
     pub softcap: f32,
@@ -157,6 +159,7 @@ pub const ATTENTION: Attention = Attention {
     rot: 32,
     interleaved: 0,
     window: 0,
+    chunked: false,
     window_cache: false,
     softcap: 0.0,
     sinks: false,
@@ -354,6 +357,7 @@ impl Attention {
             rot: (head_dim / n.pick(&[1, 2]) / 2 * 2).max(2),
             interleaved: n.pick(&[0, 1]),
             window: n.pick(&[0, 0, 1, 7, 300]),
+            chunked: false,
             window_cache: n.pick(&[false, true]),
             softcap: n.pick(&[0.0, 5.0]),
             sinks: n.pick(&[false, false, true]),
@@ -440,7 +444,7 @@ impl Experts {
             experts,
             used: n.pick(&[1, 2, 5, 8]).min(most),
             renormalise: if mixer { 0 } else { n.pick(&[0, 1]) },
-            act: n.pick(&[0, 1, 2, 4]),
+            act: n.pick(&[0, 1, 2, 4, 6]),
             bias: false,
             scales: experts.is_multiple_of(3),
             scoring,

@@ -283,6 +283,8 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
         (16, 2, 128, Format::F16, 16, 0, 0.0, true),
         (30, 1, 24, Format::F16, 7, 30, 0.0, false),
         (6, 2, 24, Format::F16, 16, 40, 0.0, false),
+        (5, 1, 64, Format::F16, 16, 70, 0.0, false),
+        (4, 2, 128, Format::Q8_0, 64, 500, 0.0, true),
     ];
     for (seed, shape) in shapes.into_iter().enumerate() {
         let (heads, kv_heads, head_dim, kv_format, page, window, softcap, sinks) = shape;
@@ -292,6 +294,7 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
             head_dim,
             rot: head_dim,
             window,
+            chunked: seed >= 12,
             window_cache: seed % 2 == 0,
             softcap,
             sinks,

@@ -614,6 +614,7 @@ impl Emit<'_> {
                 beta: 0.3,
                 original: 5,
                 y_stride: qkv.stride,
+                ahead: a.window % 2,
             };
             self.push(Op::PositionScale, &[], &[qkv.at], p.words());
         }
@@ -629,6 +630,7 @@ impl Emit<'_> {
             q_stride: qkv.stride,
             y_stride: attended.stride,
             causal: 0,
+            chunked: u32::from(a.chunked && a.window > 0),
         };
         let buffers = [qkv.at, cache, attended.at];
         self.push(Op::Attention, &[sinks], &buffers, p.words());

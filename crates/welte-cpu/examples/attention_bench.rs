@@ -98,6 +98,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
             q_stride: width,
             y_stride: width,
             causal: 0,
+            chunked: 0,
         };
         command(Op::Attention, &[2, 1, 3], p.words())
     };

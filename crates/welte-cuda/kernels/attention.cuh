@@ -24,12 +24,13 @@ struct AttentionArgs {
     u32 most;   // flash decoding: rows from there on
     u32 causal; // not 0: rows see nothing after themselves, whatever their reach
     u32 positions; // not 0: every row sees as many, whatever its own
-    u32 pad;
+    u32 chunked; // not 0: a window begins at a multiple of its size
 };
 
 __device__ __forceinline__ u32 last_position(const AttentionArgs &a, const Row &row) { return a.causal ? row.position : row.reach; }
 
 __device__ __forceinline__ u32 first_position(const AttentionArgs &a, u32 position) {
+    if (a.chunked) return position - position % a.window;
     return a.window && position + 1 > a.window ? position + 1 - a.window : 0;
 }
 

@@ -12,7 +12,7 @@ struct BasicArgs {
     u32 x_stride;
     u32 y_stride;
     u32 single; // not 0: only one row is live
-    u32 act;
+    u32 act; // position_scale: added to the position
     float a; // norm: eps; scale: factor; position_scale: beta; act: constants of xIELU and of limits in a to d
     float b; // scale: cap
     float c;
@@ -82,14 +82,15 @@ extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ Ba
 
 extern "C" __global__ void __launch_bounds__(256) position_scale(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *, float *y, u32 i) {
-        u32 whole = a.step->rows[blockIdx.x].position / a.groups;
+        u32 whole = a.step->rows[blockIdx.x].position + a.act) / a.groups;
         y[i] *= 1.0f + a.a * logf(1.0f + (float)whole);
     });
 }
 
-// Activations 0, 1 and 2, 4 sigmoid, 5 none.
+// Activations 0, 1 and 2, 4 sigmoid, 5 none, 6 softplus.
 __device__ __forceinline__ float gate_value(u32 act, float x) {
     if (act == 4) return sigmoid(x);
+    if (act == 6) return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     return act == 5 ? x : activate(act, x);
 }
 

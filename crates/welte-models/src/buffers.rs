@@ -76,6 +76,10 @@ impl Buffers {
                 .experts
                 .filter(|e| e.beside || spec.post_norm)
                 .map(|_| add("mixed", spec.dim)),
+            scaled: spec
+                .experts
+                .filter(|e| e.on_input)
+                .map(|_| add("scaled", spec.dim)),
             latent_expert: spec
                 .experts
                 .and_then(|e| e.latent)

@@ -7,6 +7,7 @@
 mod delta;
 pub(crate) mod directory;
 mod keys;
+mod latent;
 pub(crate) mod mmproj;
 pub(crate) mod translated;
 
@@ -37,9 +38,11 @@ fn describe(from: &dyn Checkpoint) -> Result<Described, Error> {
     let (arch, said) = Architecture::of(from)?;
     let keys = Keys::new(from, &said);
     let spec = read_keys(&keys, arch, &said)?;
-    // Some architectures have another name with experts.
+    // Some architectures have another name with experts, and some the configuration's.
+    let same = |name: &&&str| **name == said;
     let mixed = |name: &&&str| name.ends_with("moe") == spec.experts.is_some();
-    let named = arch.gguf.iter().find(mixed).or(arch.gguf.first());
+    let all = || arch.gguf.iter();
+    let named = all().find(same).or(all().find(mixed)).or(arch.gguf.first());
     let Some(name) = named else {
         let problem = format!("{said} has no form in GGUF");
         return Err(keys.error("model_type", problem));
@@ -87,6 +90,11 @@ pub fn as_gguf(from: Box<dyn Checkpoint>, extra: Metadata) -> Result<Translated,
     let tensors = OfModel::of(from.as_ref(), arch, &spec, draft.as_ref())?;
     metadata.extend(extra);
     let mut gguf = Translated::new(from, Dialect::Gguf, metadata, tensors.all);
+    for (name, order) in &tensors.reordered {
+        if let Some(Source::Rows { order: at, .. }) = gguf.source_mut(name) {
+            *at = Some(*order);
+        }
+    }
     let read_back = read(&gguf, arch, name)?;
     same(&gguf, &spec, &read_back)?;
     gguf.adjust(arch, &spec, &read_back);
@@ -105,7 +113,7 @@ impl Translated {
         for layer in 0..layers {
             let shape = spec.shape(layer as usize);
             // A matrix of queries, keys and values has the values last.
-            let heads = spec.heads + shape.kv_heads;
+            let heads = shape.heads + shape.kv_heads;
             let pairs = Order::Pairs {
                 head: shape.head_dim as usize,
                 rot: spec.rope.rot as usize,
@@ -149,7 +157,13 @@ fn same(gguf: &Translated, spec: &ModelSpec, read_back: &ModelSpec) -> Result<()
         norm_add: read_back.norm_add,
         ..spec.clone()
     };
-    expected.rope.interleaved = read_back.rope.interleaved;
+    // The rows of queries and keys can change places, those of latents cannot.
+    if spec.latent.is_none() {
+        expected.rope.interleaved = read_back.rope.interleaved;
+    }
+    if (expected.attention_scale - read_back.attention_scale).abs() < 1e-6 * spec.attention_scale {
+        expected.attention_scale = read_back.attention_scale;
+    }
     if let (Some(delta), Some(other)) = (&mut expected.delta, &read_back.delta) {
         delta.tiled = other.tiled;
     }
@@ -197,6 +211,8 @@ struct OfModel {
     all: Tensors,
     /// What the names of a draft layer begin with, and would begin with if it were a layer like the others.
     renamed: Option<[String; 2]>,
+    /// Tensors whose rows change places.
+    reordered: Vec<(String, Order)>,
 }
 
 impl OfModel {
@@ -224,7 +240,9 @@ impl OfModel {
             if spec.qk_norm == QkNorm::Each {
                 all.own_norms(from, hf, gguf, spec, layer);
             }
-            if hf.grouped_qkv {
+            if hf.grouped_qkv && spec.biases.qkv {
+                all.reordered_qkv(from, hf.qkv, gguf.qkv, spec, layer);
+            } else if hf.grouped_qkv {
                 all.ungrouped_qkv(from, hf.qkv, gguf, spec, layer);
             }
             for (hf, gguf) in layer_names(hf, gguf, spec) {
@@ -237,6 +255,7 @@ impl OfModel {
             }
             all.experts(from, hf, gguf, spec, layer);
             all.delta(from, spec, layer);
+            all.latent(from, spec, layer);
         }
         all.pair(from, hf.final_norm, gguf.final_norm, 0);
         if spec.tied {
@@ -286,10 +305,10 @@ impl OfModel {
         spec: &ModelSpec,
         layer: u32,
     ) {
-        let kv_heads = spec.shape(layer as usize).kv_heads;
+        let shape = spec.shape(layer as usize);
         let both = [
-            (hf.q_norm, gguf.q_norm, spec.heads),
-            (hf.k_norm, gguf.k_norm, kv_heads),
+            (hf.q_norm, gguf.q_norm, shape.heads),
+            (hf.k_norm, gguf.k_norm, shape.kv_heads),
         ];
         for (own, name, heads) in both {
             let each = (0..heads).map(|head| {
@@ -318,18 +337,38 @@ impl OfModel {
             return;
         };
         let shape = spec.shape(layer as usize);
-        if info.n as u32 != (spec.heads + 2 * shape.kv_heads) * shape.head_dim {
+        if info.n as u32 != (shape.heads + 2 * shape.kv_heads) * shape.head_dim {
             // It stays unused and is refused.
             return;
         }
         let names = [gguf.q, gguf.k, gguf.v];
-        for (name, parts) in names.into_iter().zip(grouped_rows(spec.heads, shape)) {
+        for (name, parts) in names.into_iter().zip(grouped_rows(shape)) {
             let rows = parts.iter().map(|(_, rows)| *rows as usize).sum();
             let part =
                 |(first, rows): (u32, u32)| self.all.part(&info, first as usize, rows as usize);
             let parts = parts.into_iter().map(part).collect();
             self.all.push(&weight(name, layer), &info, rows, 1, parts);
         }
+    }
+
+    /// The same as one tensor, with its bias.
+    fn reordered_qkv(
+        &mut self,
+        from: &dyn Checkpoint,
+        qkv: &str,
+        gguf: &str,
+        spec: &ModelSpec,
+        layer: u32,
+    ) {
+        self.pair(from, qkv, gguf, layer);
+        let shape = spec.shape(layer as usize);
+        let ungrouped = Order::Ungrouped {
+            heads: shape.heads as usize,
+            groups: shape.kv_heads as usize,
+            head: shape.head_dim as usize,
+        };
+        self.reordered
+            .extend([weight(gguf, layer), bias(gguf, layer)].map(|name| (name, ungrouped)));
     }
 
     /// Gate and up of a shared expert that are one matrix.
@@ -394,7 +433,19 @@ impl OfModel {
                 .cloned()
         });
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
-        // Transposed matrices, and those without gates, stay unused, and are refused.
+        if hf.transposed_experts
+            && let (Some(pair), Some(down)) = (&pair, &down)
+            && (pair.k, down.k) == (2 * width, dim as usize)
+        {
+            for (at, first) in [0, width].into_iter().enumerate() {
+                let name = weight(gguf.experts[at], layer);
+                self.columns(&name, pair, (first, width), (count, pair.n / count));
+            }
+            let name = weight(gguf.experts[2], layer);
+            self.columns(&name, down, (0, down.k), (count, width));
+            return;
+        }
+        // Matrices without gates stay unused, and are refused.
         if let Some(pair) = pair.filter(|pair| spec.gated && pair.k == dim as usize) {
             for at in 0..2 {
                 let firsts = (0..count).map(|expert| (2 * expert + at) * width);
@@ -409,6 +460,31 @@ impl OfModel {
             let parts = vec![self.all.part(&down, 0, down.n)];
             let name = weight(gguf.experts[2], layer);
             self.all.push(&name, &down, down.n, count, parts);
+        }
+    }
+
+    /// Columns of each of the matrices that lie one below the other in a tensor, as rows: of so many, the first rows. What is not a row of
+    /// numbers stays unused.
+    fn columns(
+        &mut self,
+        name: &str,
+        info: &TensorInfo,
+        (first, columns): (usize, usize),
+        (count, rows): (usize, usize),
+    ) {
+        if info.format.bytes(1).is_none() {
+            return;
+        }
+        let parts = vec![self.all.part(info, 0, info.n)];
+        self.all.push(name, info, columns * count, count, parts);
+        if let Some((made, source)) = self.all.last() {
+            made.k = rows;
+            *source = Source::Transposed {
+                tensor: info.name.clone(),
+                first,
+                columns,
+                step: info.n / count,
+            };
         }
     }
 

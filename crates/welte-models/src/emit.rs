@@ -19,10 +19,11 @@ use welte_table::{
     BufferRef, ModelPart, NO_WEIGHT, Op, Pass, PassKind, WeightId, WeightSpec, params as p,
 };
 
-/// Activations of `gate`: that of SiLU, and two beyond those of [`Act`](crate::Act).
+/// Activations of `gate`: that of SiLU, and three beyond those of [`Act`](crate::Act).
 const SILU: u32 = 0;
 const SIGMOID: u32 = 4;
 const NO_ACT: u32 = 5;
+const SOFTPLUS: u32 = 6;
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -44,6 +45,8 @@ pub(crate) struct Set {
     pub(crate) dense: Option<BufferRef>,
     /// The output of experts that is normed before it is added.
     pub(crate) mixed: Option<BufferRef>,
+    /// The input of experts that it is scaled for.
+    pub(crate) scaled: Option<BufferRef>,
     /// Input and output of experts that compute in a width of their own.
     pub(crate) latent_expert: Option<[BufferRef; 2]>,
     /// The score of the shared expert's gate.
@@ -338,7 +341,9 @@ impl<'a> Emitter<'a> {
     /// x += output(attention(rope(qkv(norm(x)))))
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (heads, head_dim) = (spec.heads, spec.shape(index).head_dim);
+        let LayerShape {
+            heads, head_dim, ..
+        } = spec.shape(index);
         let q = heads * head_dim;
         let stride = spec.attention_width(index);
         self.projections(
@@ -366,6 +371,9 @@ impl<'a> Emitter<'a> {
         if let Some(m) = spec.multipliers {
             self.multiply("attention out", set.attn, q, &[(0, q, m.attention_out)]);
         }
+        if let Some(norm) = layer.ffn_norm.filter(|_| spec.parallel) {
+            self.norm("feed-forward norm", norm, set.x, set.norm);
+        }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, set.attn, q);
         self.add_around(layer);
@@ -375,9 +383,11 @@ impl<'a> Emitter<'a> {
     fn cached_attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let heads = spec.heads;
         let q = heads * head_dim;
         let own = spec.kv_source(index) == index;
         let stride = spec.attention_width(index);
@@ -388,14 +398,18 @@ impl<'a> Emitter<'a> {
         } else {
             self.rope_queries(index, layer)
         }
-        self.position_scale(set.qkv, q, stride);
+        let still = spec.layer_ropes.get(index) == Some(&LayerRope::None);
+        if still || spec.position_scale.is_none_or(|s| !s.still) {
+            self.position_scale(set.qkv, q, stride);
+        }
+        let window = spec.windows.get(index).copied().unwrap_or(0);
         let attention = p::Attention {
             layer: cache.layer,
             heads,
             kv_heads,
             head_dim,
             scale: spec.attention_scale,
-            window: spec.windows.get(index).copied().unwrap_or(0),
+            window,
             softcap: spec.attention_softcap,
             q_stride: stride,
             y_stride: q,
@@ -405,6 +419,7 @@ impl<'a> Emitter<'a> {
                 .copied()
                 .unwrap_or(false)
                 .into(),
+            chunked: u32::from(spec.chunks && window > 0),
         };
         self.out.push(
             "attention",
@@ -413,11 +428,11 @@ impl<'a> Emitter<'a> {
             &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
-        if spec.attention_gate {
+        if let Some(gate) = spec.attention_gate {
             let gate = p::Gate {
                 n: q,
-                gates: q,
-                act: SIGMOID,
+                gates: spec.gates(index),
+                act: if gate.softplus { SOFTPLUS } else { SIGMOID },
                 x_stride: stride,
                 y_stride: q,
             };
@@ -431,7 +446,7 @@ impl<'a> Emitter<'a> {
     fn position_scale(&mut self, queries: BufferRef, n: u32, stride: u32) {
         let context = self.places.context;
         let scale = self.spec.position_scale;
-        let Some(scale) = scale.filter(|s| context > s.original) else {
+        let Some(scale) = scale.filter(|s| context.saturating_add(s.ahead) > s.original) else {
             return;
         };
         let params = p::PositionScale {
@@ -439,6 +454,7 @@ impl<'a> Emitter<'a> {
             beta: scale.beta,
             original: scale.original,
             y_stride: stride,
+            ahead: scale.ahead,
         };
         self.out.push(
             "query scale",
@@ -453,16 +469,18 @@ impl<'a> Emitter<'a> {
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let heads = spec.heads;
         let stride = spec.attention_width(index);
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);
         let turns = kind != LayerRope::None;
         let late = spec.qk_norm_late && turns;
-        if !late {
+        if !spec.qk_norm_late {
             self.head_norms(index, layer, k, stride);
         }
         if turns {
@@ -507,11 +525,18 @@ impl<'a> Emitter<'a> {
     fn head_norms(&mut self, index: usize, layer: &Layer, k: u32, stride: u32) {
         let spec = self.spec;
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let parts = [("query norm", 0, spec.heads), ("key norm", k, kv_heads)];
+        let parts = [("query norm", 0, heads), ("key norm", k, kv_heads)];
         for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
-            let Some(norm) = norm else { continue };
+            let norm = match norm {
+                None if spec.qk_norm == QkNorm::Plain => NO_WEIGHT,
+                None => continue,
+                Some(norm) => norm,
+            };
             let (dim, groups) = match spec.qk_norm {
                 QkNorm::Row => (count * head_dim, 1),
                 _ => (head_dim, count),
@@ -626,7 +651,7 @@ impl<'a> Emitter<'a> {
     fn gate_up(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let (ffn, act) = (spec.shape(index).ffn, spec.act.word());
-        // In a parallel block the norm before attention is still in its buffer.
+        // In a parallel block the norm is still in its buffer.
         let input = if spec.parallel {
             (set.norm, None)
         } else {

@@ -389,9 +389,17 @@ pub(crate) fn is_leftover(name: &str) -> bool {
         ".rotary_emb.inv_freq",
         ".attn_rot_embd.weight",
         ".masked_bias",
+        ".attention.bias",
     ]
     .iter()
     .any(|s| name.ends_with(s))
+}
+
+/// Tensors of what chooses the positions that a row sees.
+pub(crate) fn is_of_indexer(name: &str) -> bool {
+    [".self_attn.indexer.", ".indexer."]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 /// Tensors of layers that guess tokens ahead. They follow the other layers, or have a prefix of

@@ -53,12 +53,6 @@ pub(crate) fn read_keys(
         default(4096, 4096),
         MOST_DIM,
     )?;
-    let heads = size(
-        "attention.head_count",
-        "num_attention_heads",
-        default(32, 32),
-        MOST_HEADS,
-    )?;
     // Where a list is allowed, `finish` reads it.
     let widest = |gguf: &str, hf: &str, default, max| {
         let key = keys.name(gguf, hf);
@@ -72,6 +66,12 @@ pub(crate) fn read_keys(
             None => keys.size(&key, default, max),
         }
     };
+    let heads = widest(
+        "attention.head_count",
+        "num_attention_heads",
+        default(32, 32),
+        MOST_HEADS,
+    )?;
     let kv_heads = widest(
         "attention.head_count_kv",
         "num_key_value_heads",
@@ -174,12 +174,14 @@ pub(crate) fn read_keys(
         gated: true,
         xielu: Vec::new(),
         parallel: false,
+        own_norms: false,
         residual_scale: 1.0,
         rope: rope::read(keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
         latent: None,
+        indexed: None,
         qk_norm_late: false,
         position_scale: None,
         pre_norm: true,
@@ -201,9 +203,10 @@ pub(crate) fn read_keys(
         tied,
         embedding_scale: 1.0,
         windows: (arch.windows)(keys, layers)?,
+        chunks: false,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
         sinks: false,
-        attention_gate: false,
+        attention_gate: None,
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
@@ -263,6 +266,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ffn: keys.size(&key, None, MOST_FFN)?,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        on_input: false,
         beside: false,
         latent: None,
         scoring: Scoring::Softmax,

@@ -27,6 +27,8 @@ pub(crate) fn read(
             "rope_theta",
             "rope_parameters.rope_theta",
             "rope_parameters.full_attention.rope_theta",
+            // GPT-NeoX
+            "rotary_emb_base",
         ])
     };
     let mut theta = keys.positive(&theta_key, Some(10000.0))?;
@@ -189,10 +191,10 @@ fn hugging_face_scaling(
             let low = keys.positive(&field("low_freq_factor"), None)?;
             let high_key = field("high_freq_factor");
             let high = keys.positive(&high_key, None)?;
-            if high <= low {
+            if high < low {
                 return Err(keys.error(
                     &high_key,
-                    format!("is {high}; must be above low_freq_factor, {low}"),
+                    format!("is {high}; must not be below low_freq_factor, {low}"),
                 ));
             }
             Ok(Scaling::Llama3 {
@@ -378,7 +380,7 @@ fn llama3(f: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     let turns = original * f / TAU;
     if turns < low {
         f / factor
-    } else if turns > high {
+    } else if turns >= high {
         f
     } else {
         let keep = (turns - low) / (high - low);

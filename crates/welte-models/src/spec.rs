@@ -152,13 +152,17 @@ pub enum NormKind {
     Plain,
 }
 
-/// Queries grow with their position: by `1 + beta * ln(1 + floor(position / original))`.
+/// Queries grow with their position: by `1 + beta * ln(1 + floor((position + ahead) / original))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionScale {
     /// How fast.
     pub beta: f32,
     /// The original context, in positions.
     pub original: u32,
+    /// Added to the position.
+    pub ahead: u32,
+    /// Only where there is no rope.
+    pub still: bool,
 }
 
 /// The norm of queries and keys.
@@ -168,6 +172,8 @@ pub enum QkNorm {
     None,
     /// Over each head.
     Head,
+    /// Over each head, without weights.
+    Plain,
     /// Over all heads of a row together.
     Row,
     /// A layer norm over each head, whose weights differ from head to head.
@@ -209,6 +215,8 @@ pub struct Experts {
     pub renormalise: bool,
     /// Factor of the shares.
     pub scale: f32,
+    /// The share of the one used expert multiplies its input, not its output.
+    pub on_input: bool,
     /// The scores.
     pub scoring: Scoring,
     /// How close, for [`Scoring::Mixer`]; otherwise 0.
@@ -228,6 +236,8 @@ pub struct Experts {
 /// The sizes that may differ from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerShape {
+    /// Query heads.
+    pub heads: u32,
     /// Key and value heads.
     pub kv_heads: u32,
     /// Elements of a head.
@@ -429,6 +439,15 @@ pub struct Dense {
     pub tanh: bool,
 }
 
+/// The gates of attention's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputGate {
+    /// There is one for each head. Otherwise there is one for each value.
+    pub per_head: bool,
+    /// They are softplus. Otherwise they are sigmoids.
+    pub softplus: bool,
+}
+
 /// The matrices with a bias.
 #[allow(missing_docs)] // The fields are the usual names of the matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -479,7 +498,8 @@ pub struct ModelSpec {
     pub head_dim: u32,
     /// Width of the feed-forward part in layers without experts.
     pub ffn: u32,
-    /// The sizes of each layer, if they differ. Then `kv_heads`, `head_dim` and `ffn` are those of no layer in particular.
+    /// The sizes of each layer, if they differ. Then `kv_heads`, `head_dim` and `ffn` are those of no layer in particular, and `heads` is
+    /// the most.
     pub layer_shapes: Vec<LayerShape>,
     /// The layer whose keys and values each layer attends to. Empty: its own.
     pub kv_sources: Vec<u32>,
@@ -513,8 +533,10 @@ pub struct ModelSpec {
     pub gated: bool,
     /// Constants of each layer's xIELU: those of the op `act`.
     pub xielu: Vec<[f32; 4]>,
-    /// Attention and feed-forward parts read the same norm.
+    /// Attention and feed-forward parts read the same stream, and the same norm of it.
     pub parallel: bool,
+    /// Parts that read the same stream norm it with weights of their own.
+    pub own_norms: bool,
     /// Factor of what attention and feed-forward parts add to the stream. The stream is kept divided by it, so that nothing
     /// has to be multiplied: embeddings are divided by it, and the epsilon of the stream's norms by its square.
     pub residual_scale: f32,
@@ -528,7 +550,9 @@ pub struct ModelSpec {
     pub qk_norm: QkNorm,
     /// Attention over latents, if any. [`ModelSpec::kv_heads`] is then 1.
     pub latent: Option<Latent>,
-    /// Queries and keys are normed after rope.
+    /// An indexer chooses so many positions that a row sees. It is not computed, so longer contexts are refused.
+    pub indexed: Option<u32>,
+    /// Queries and keys are normed after rope. Layers without rope do not norm them.
     pub qk_norm_late: bool,
     /// How queries grow with the position.
     pub position_scale: Option<PositionScale>,
@@ -546,12 +570,14 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// The attention window of each layer; 0 is none.
     pub windows: Vec<u32>,
+    /// A window begins at a multiple of its size.
+    pub chunks: bool,
     /// Factor of the attention scores.
     pub attention_scale: f32,
     /// Each head has an attention sink.
     pub sinks: bool,
-    /// The output of attention is scaled by a sigmoid gate for each value.
-    pub attention_gate: bool,
+    /// The output of attention is scaled by gates.
+    pub attention_gate: Option<OutputGate>,
     /// Soft cap of the attention scores; 0 is none.
     pub attention_softcap: f32,
     /// Factor of the logits.

@@ -7,7 +7,7 @@ mod draft;
 mod encoder;
 mod experts;
 mod gemma4;
-mod latent;
+pub(crate) mod latent;
 mod layer;
 mod mamba;
 

@@ -158,6 +158,7 @@ fn norms_of_each_head_are_a_part_of_the_append() {
         q_stride: 512,
         y_stride: 256,
         causal: 0,
+        chunked: 0,
     };
     assert_eq!(p::Attention::of(&commands[2].params), attention);
 }

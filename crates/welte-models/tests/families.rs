@@ -5,7 +5,8 @@ mod common;
 use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, LayerRope, ModelSpec, NormKind, QkNorm, Scoring, SharedExpert, compile,
+    Act, CompileOptions, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scoring, SharedExpert,
+    compile,
 };
 use welte_table::Format;
 
@@ -136,7 +137,9 @@ fn trinity_gates_and_norms_what_its_parts_yield() {
     let (rope, none) = (LayerRope::Main, LayerRope::None);
     assert_eq!(found.layer_ropes, [rope, rope, rope, none]);
     assert_eq!(found.windows, [8, 8, 8, 0]);
-    assert!(found.attention_gate && found.pre_norm && found.post_norm);
+    assert!(
+        found.attention_gate == Some(OutputGate::default()) && found.pre_norm && found.post_norm
+    );
     assert_eq!(found.embedding_scale, 16.0);
     assert_eq!(read(&mixed("afmoe", DIRECTORY, &[])).embedding_scale, 1.0);
     let error = compile(&found, &model, &CompileOptions::default()).unwrap_err();
@@ -282,4 +285,191 @@ fn falcon_has_a_state_space_beside_attention() {
         ("mamba_norm_before_gate", Value::Bool(true)),
     ];
     refused(&with(&before), &["mamba_norm_before_gate"]);
+}
+
+#[test]
+fn llama4_sees_parts_of_the_context() {
+    let one = ("expert_used_count", Value::U64(1));
+    let step = ("interleave_moe_layer_step", Value::U64(2));
+    let with = |values: &[(&str, Value)]| {
+        mixed(
+            "llama4",
+            GGUF,
+            &[std::slice::from_ref(&one), values].concat(),
+        )
+    };
+    let found = read(&with(std::slice::from_ref(&step)));
+    let (rope, none) = (LayerRope::Main, LayerRope::None);
+    assert_eq!(found.layer_ropes, [rope, rope, rope, none]);
+    // Published files have neither size.
+    assert_eq!(found.windows, [8192, 8192, 8192, 0]);
+    let scale = found.position_scale.expect("growing queries");
+    assert_eq!((scale.beta, scale.original, scale.ahead), (0.1, 8192, 1));
+    assert!(found.chunks && found.qk_norm_late && scale.still);
+    assert_eq!(found.qk_norm, QkNorm::Plain);
+    assert_eq!(found.expert_layers, [false, true, false, true]);
+    let e = found.experts.expect("experts");
+    assert!(e.on_input && !e.renormalise && e.scoring == Scoring::Sigmoid);
+    let whole = ("attention.sliding_window", Value::U64(0));
+    let whole = read(&with(&[whole]));
+    assert_eq!(
+        (whole.layer_ropes, whole.windows),
+        (vec![rope; 4], vec![0; 4])
+    );
+    let many = ("expert_count", Value::U64(128));
+    assert_eq!(read(&with(&[many])).qk_norm, QkNorm::None);
+    refused(
+        &mixed("llama4", GGUF, &[]),
+        &["expert_used_count", "only 1 is supported"],
+    );
+    refused(&gguf("llama4", &[]), &["llama4.expert_count", "is missing"]);
+    let kinds = Value::Array(vec![text("sliding_attention"); 4]);
+    let values = [
+        ("num_experts_per_tok", Value::U64(1)),
+        ("layer_types", kinds),
+    ];
+    refused(
+        &mixed("llama4_text", DIRECTORY, &values),
+        &["layer_types", "chunked_attention and full_attention"],
+    );
+    let values = [
+        ("num_experts_per_tok", Value::U64(1)),
+        ("attn_temperature_tuning", Value::U64(0)),
+        ("attention_chunk_size", Value::U64(64)),
+        ("no_rope_layers", Value::Array(Vec::new())),
+        ("moe_layers", Value::Array(vec![Value::U64(2)])),
+        ("intermediate_size_mlp", Value::U64(96)),
+    ];
+    let found = read(&mixed("llama4", DIRECTORY, &values));
+    assert_eq!(found.windows, [64, 64, 64, 0]);
+    assert_eq!((found.position_scale, found.ffn), (None, 96));
+    assert_eq!(found.expert_layers, [false, false, true, false]);
+}
+
+#[test]
+fn contexts_are_no_longer_than_what_an_indexer_chooses() {
+    let latents = [
+        ("attention.key_length", Value::U64(144)),
+        ("attention.value_length", Value::U64(128)),
+        ("attention.key_length_mla", Value::U64(48)),
+        ("attention.value_length_mla", Value::U64(32)),
+        ("attention.kv_lora_rank", Value::U64(128)),
+        ("rope.dimension_count", Value::U64(16)),
+        ("attention.indexer.top_k", Value::U64(64)),
+    ];
+    for architecture in ["deepseek32", "glm-dsa"] {
+        let model = mixed(architecture, GGUF, &latents);
+        let found = read(&model);
+        assert_eq!((found.indexed, found.usual_context()), (Some(64), 64));
+        let error = |context| {
+            let options = CompileOptions {
+                context,
+                ..CompileOptions::default()
+            };
+            compile(&found, &model, &options).unwrap_err().to_string()
+        };
+        let refused = error(65);
+        assert!(refused.contains("chooses 64 positions"), "{refused}");
+        let tensor = error(64);
+        assert!(tensor.contains("blk.0."), "{tensor}");
+    }
+    assert_eq!(
+        read(&mixed("deepseek32", GGUF, &latents[..6])).indexed,
+        Some(2048)
+    );
+}
+
+#[test]
+fn minicpm3_has_latents_and_factors() {
+    let latents = [
+        ("attention.key_length", Value::U64(48)),
+        ("attention.kv_lora_rank", Value::U64(128)),
+        ("rope.dimension_count", Value::U64(16)),
+    ];
+    let found = read(&gguf("minicpm3", &latents));
+    let l = found.latent.expect("latents");
+    // Files lack the size of a value.
+    assert_eq!((l.plain, l.value, l.width()), (32, 64, 144));
+    assert!(!found.rope.interleaved);
+    let factors = [
+        found.embedding_scale,
+        found.residual_scale,
+        found.logit_scale,
+    ];
+    assert_eq!(factors, [12.0, 0.7, 1.0]);
+}
+
+#[test]
+fn parts_beside_each_other_may_have_norms_of_their_own() {
+    let neox = |values: &[(&str, Value)]| {
+        let mut fake = directory("gpt_neox", values);
+        fake.add("gpt_neox.embed_in.weight", Format::F32, 300, 256);
+        fake
+    };
+    let found = read(&neox(&[("rotary_emb_base", Value::F64(500.0))]));
+    assert!(found.parallel && found.own_norms && !found.gated);
+    // The fake says 10000 under another name, which counts.
+    assert_eq!((found.rope.rot, found.rope.theta), (16, 10000.0));
+    let serial = read(&neox(&[("use_parallel_residual", Value::Bool(false))]));
+    assert!(!serial.parallel && !serial.own_norms);
+    let odd = neox(&[("rotary_pct", Value::F64(0.05))]);
+    refused(&odd, &["rotary_pct", "must be even"]);
+}
+
+#[test]
+fn lagunas_layers_differ_in_heads_and_rope() {
+    let list = |values: &[u64]| Value::Array(values.iter().copied().map(Value::U64).collect());
+    let window = ("attention.sliding_window", Value::U64(8));
+    let file = |heads: &[u64], values: &[(&str, Value)]| {
+        let heads = ("attention.head_count", list(heads));
+        let common = [heads, window.clone()];
+        let mut fake = mixed("laguna", GGUF, &[&common, values].concat());
+        fake.add("blk.0.attn_gate.weight", Format::F32, 4, 256);
+        fake
+    };
+    let swa = [
+        ("rope.dimension_count", Value::U64(32)),
+        ("rope.dimension_count_swa", Value::U64(64)),
+        ("rope.freq_base_swa", Value::F64(500.0)),
+        ("leading_dense_block_count", Value::U64(1)),
+        ("expert_shared_feed_forward_length", Value::U64(96)),
+    ];
+    let found = read(&file(&[4, 6, 6, 6], &swa));
+    assert_eq!(
+        (found.heads, found.shape(0).heads, found.shape(1).heads),
+        (6, 4, 6)
+    );
+    assert_eq!(found.windows, [0, 8, 8, 8]);
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((found.rope.rot, local.rot, local.theta), (32, 64, 500.0));
+    let gate = OutputGate {
+        per_head: true,
+        softplus: true,
+    };
+    assert_eq!(found.attention_gate, Some(gate));
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    let e = found.experts.expect("experts");
+    assert_eq!(
+        (e.scoring, e.shared.map(|s| s.ffn)),
+        (Scoring::Sigmoid, Some(96))
+    );
+    refused(
+        &file(&[4, 3, 4, 4], &[]),
+        &["laguna.attention.head_count", "has 3"],
+    );
+    let with = |values: &[(&str, Value)]| mixed("laguna", DIRECTORY, values);
+    let found = read(&with(&[("gating", text("per-element"))]));
+    assert!(!found.attention_gate.expect("gates").per_head);
+    assert!(found.local_rope.is_none() && found.layer_shapes.is_empty());
+    for (key, value) in [
+        ("gating", Value::Bool(false)),
+        ("moe_router_logit_softcapping", Value::F64(1.0)),
+        ("moe_apply_router_weight_on_input", Value::Bool(true)),
+        (
+            "rope_parameters.full_attention.partial_rotary_factor",
+            Value::F64(1.5),
+        ),
+    ] {
+        refused(&with(&[(key, value)]), &[key]);
+    }
 }

@@ -37,7 +37,7 @@ fn each_layer_has_the_caches_of_its_kind() {
     let (spec, program) = program(&gguf(), &options);
     use LayerKind::{Attention, Delta};
     assert_eq!(spec.layer_kinds, [Delta, Delta, Delta, Attention]);
-    assert!(spec.attention_gate && spec.delta.unwrap().tiled);
+    assert!(spec.attention_gate.is_some() && spec.delta.unwrap().tiled);
     assert_eq!(spec.rope.rot, 16);
     let recurrent = |floats| CacheKind::Recurrent { layers: 3, floats };
     // 2 x 2 heads of 32 for queries and keys, 4 of 32 for values: 3 earlier inputs; and 4 matrices of 32 x 32.

@@ -57,6 +57,8 @@ fn ministrals_queries_grow_beyond_the_original_context() {
     let scale = PositionScale {
         beta: 0.1,
         original: 64,
+        ahead: 0,
+        still: false,
     };
     assert_eq!(read.position_scale, Some(scale));
     let scales = |context| {

@@ -293,6 +293,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
         ffn: 96,
         renormalise: false,
         scale: 1.0,
+        on_input: false,
         beside: false,
         latent: None,
         margin: 0.0,

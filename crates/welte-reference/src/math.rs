@@ -154,11 +154,12 @@ pub(crate) fn softplus(x: f32) -> f32 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// What a gate multiplies by: activations 0, 1 and 2, 4 sigmoid, 5 none.
+/// What a gate multiplies by: activations 0, 1 and 2, 4 sigmoid, 5 none, 6 softplus.
 pub(crate) fn gate_value(act: u32, x: f32) -> f32 {
     match act {
         4 => sigmoid(x),
         5 => x,
+        6 => softplus(x),
         _ => gated(act, x, 1.0),
     }
 }
@@ -238,7 +239,12 @@ mod tests {
 
     #[test]
     fn gates_match_tables() {
-        for (act, want) in [(0, 0.731_058_6), (4, 0.731_058_6), (5, 1.0)] {
+        for (act, want) in [
+            (0, 0.731_058_6),
+            (4, 0.731_058_6),
+            (5, 1.0),
+            (6, 1.313_261_7),
+        ] {
             assert!((gate_value(act, 1.0) - want).abs() < 1e-6, "{act}");
         }
         assert!((gate_value(4, -2.0) - 0.119_202_9).abs() < 1e-6);

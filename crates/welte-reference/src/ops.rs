@@ -157,7 +157,7 @@ impl<'a> Execution<'a> {
             Op::AdaptExpertsUp => self.adapt_experts_up(row),
             Op::PositionScale => {
                 let p = params::PositionScale::of(words);
-                let whole = self.rows[row].position / p.original;
+                let whole = self.rows[row].position.saturating_add(p.ahead) / p.original;
                 let factor = 1.0 + p.beta * (1.0 + whole as f32).ln();
                 let y = self.read(a, p.y_stride, row, p.n);
                 let y: Vec<f32> = y.iter().map(|v| v * factor).collect();
@@ -519,6 +519,7 @@ impl<'a> Execution<'a> {
                     q_stride: c.q_stride,
                     y_stride: c.y_stride,
                     causal: 0,
+                    chunked: 0,
                 }
             }
             _ => params::Attention::of(&self.command.params),
@@ -579,6 +580,7 @@ impl<'a> Execution<'a> {
         };
         let first = match p.window {
             0 => 0,
+            window if p.chunked > 0 => (at.position - at.position % window) as usize,
             window => (self.rows[row].position as usize + 1).saturating_sub(window as usize),
         };
         let score = |position: usize| {

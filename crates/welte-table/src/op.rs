@@ -129,14 +129,14 @@ ops! {
     /// inverse frequencies (`freqs`, rot/2 values, already scaled). `interleaved` 1: pairs (2i, 2i+1); 0: (i, i + rot/2).
     /// `sections` ([`Sections`](crate::Sections)) says which of the row's axes takes the place of the position; 0: none does.
     Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32, sections: u32 }
-    /// `y *= 1 + beta * ln(1 + floor(position / original))`
-    PositionScale "position_scale": weights [] reads [] writes ["y"] { n: u32, beta: f32, original: u32, y_stride: u32 }
+    /// `y *= 1 + beta * ln(1 + floor((position + ahead) / original))`
+    PositionScale "position_scale": weights [] reads [] writes ["y"] { n: u32, beta: f32, original: u32, y_stride: u32, ahead: u32 }
     /// Stores each row's keys and values at its slot and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
     /// Causal attention of each row over its own sequence: positions 0..=reach, without those that are `window` or more before its
-    /// own if `window` is not 0. `causal` 1: a row attends to nothing after itself, whatever its reach. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
+    /// own if `window` is not 0; with `chunked` 1, without those before the last multiple of `window` that is not after its own. `causal` 1: a row attends to nothing after itself, whatever its reach. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
     /// that has no value.
-    Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
+    Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32, chunked: u32 }
     /// Attention of each row over the first `positions` positions of its slot, whatever its own position: what an encoder made of
     /// speech, whose keys and values an `embed` pass stored. `layer` counts within the cache.
     CrossAttention "cross_attention": weights [] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, positions: u32, q_stride: u32, y_stride: u32 }
@@ -197,8 +197,8 @@ ops! {
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
     /// Inputs before position 0 are zero. `act` 0: none, 1: SiLU. `layer` counts within the cache.
     ShortConv "short_conv": weights ["kernel", "bias"] reads ["x"] writes ["y", "state"] { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
-    /// `y[i] *= act(x[i / (n / gates)])`: each of `gates` values scales `n / gates` neighbours. Act as above, and 4 sigmoid, 5 none;
-    /// not 3.
+    /// `y[i] *= act(x[i / (n / gates)])`: each of `gates` values scales `n / gates` neighbours. Act as above, and 4 sigmoid, 5 none,
+    /// 6 softplus; not 3.
     Gate "gate": weights [] reads ["x"] writes ["y"] { n: u32, gates: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// Gated delta rule of `heads` value heads over their own sequence. A row of `x` holds queries and keys of `key_heads` heads,
     /// then values; a row of `gates` holds b, then a, of every value head. Queries and keys are divided by

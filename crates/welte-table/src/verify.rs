@@ -666,6 +666,8 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             let q = p::Attention::of(words);
             finite(&[q.scale, q.softcap])?;
             ensure(q.causal <= 1, || format!("causal is {}", q.causal))?;
+            let parts = q.chunked == 0 || q.chunked == 1 && q.window > 0;
+            ensure(parts, || format!("chunked is {}", q.chunked))?;
             optional_vector(program, c, 0, q.heads)?;
             let window = attention_cache(program, c, q.layer, q.heads, q.kv_heads, q.head_dim)?;
             ensure(window == 0 || (1..=window).contains(&q.window), || {
@@ -789,7 +791,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.gates > 0 && q.n.is_multiple_of(q.gates), || {
                 format!("{} gates for {} values", q.gates, q.n)
             })?;
-            ensure(q.act <= 5 && q.act != 3, || {
+            ensure(q.act <= 6 && q.act != 3, || {
                 format!("activation {} does not gate", q.act)
             })
         }

@@ -288,6 +288,7 @@ fn attention(window: u32) -> Command {
         q_stride: 128,
         y_stride: 128,
         causal: 0,
+        chunked: 0,
     };
     let mut c = command(Op::Attention, params.words(), &[]);
     c.buffers[1] = CACHE;

@@ -218,7 +218,7 @@ fn parameters_at_their_limits() {
             set(p, Op::ShortConv, "act", 2)
         }),
         ("activation 3 does not gate", |p| set(p, Op::Gate, "act", 3)),
-        ("activation 6 does not gate", |p| set(p, Op::Gate, "act", 6)),
+        ("activation 7 does not gate", |p| set(p, Op::Gate, "act", 7)),
         ("3 gates for 8 values", |p| set(p, Op::Gate, "gates", 3)),
         ("0 gates for 8 values", |p| set(p, Op::Gate, "gates", 0)),
         ("tiled is 2", |p| set(p, Op::GatedDelta, "tiled", 2)),
@@ -319,6 +319,7 @@ fn parameters_at_their_limits() {
             command(p, Op::EncodeAttention).weights[0] = 0
         }),
         ("causal is 2", |p| set(p, Op::Attention, "causal", 2)),
+        ("chunked is 1", |p| set(p, Op::Attention, "chunked", 1)),
         ("the context is", |p| {
             // One segment.
             command(p, Op::AddPosition).weights[1] = NO_WEIGHT;

@@ -6,7 +6,7 @@
 // With JOINED the launch also is the `rope_append` before it, of a single row. Every workgroup rotates its query and the newest
 // key, and takes both from workgroup memory. One workgroup for each key head stores the newest key and value, which no workgroup reads
 // from the cache.
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32,
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32, chunked: u32,
     rot: u32, interleaved: u32, magnitude: f32, eps: f32, sections: u32 }
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
@@ -124,7 +124,7 @@ fn main(
     let row = id.z;
     let head = id.x;
     let slot = slot_of(row);
-    let bounds = split_of(row, id.y, p.window);
+    let bounds = split_of(row, id.y);
     if at.splits > 1u && bounds.x >= bounds.y {
         return;
     }

@@ -2,7 +2,7 @@
 // walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees changes
 // none of its bits, so they do not depend on the other rows. Invocations lie in a square of 8 x 8. In scores an invocation has every eighth
 // row and every eighth position of the step, in sums of values every eighth row and every eighth octet.
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32, chunked: u32 }
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 

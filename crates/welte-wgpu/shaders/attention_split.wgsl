@@ -7,10 +7,10 @@ fn last_seen(row: u32) -> u32 {
 }
 
 // The positions of a split that the row sees: the first, and the one after the last.
-fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
+fn split_of(row: u32, split: u32) -> vec2<u32> {
     let at = command.at;
     let end = last_seen(row) + 1u;
-    let first = window_start(position_of(row) + 1u, window);
+    let first = window_start(position_of(row), command.p.window, command.p.chunked);
     if at.splits == 1u {
         return vec2(first, end);
     }

@@ -1,7 +1,7 @@
 // Attention of one head of one row over an F16 cache, for heads of whole octets: a workgroup walks positions in steps of WG, or one
 // split of them. In a step an invocation computes the score of one position; then it adds up eight values of every GROUPS-th
 // position. Splits and steps begin at places that depend on the row alone, and so does the order of sums.
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32, chunked: u32 }
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 
@@ -19,7 +19,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let row = id.z;
     let head = id.x;
     let slot = slot_of(row);
-    let bounds = split_of(row, id.y, p.window);
+    let bounds = split_of(row, id.y);
     if at.splits > 1u && bounds.x >= bounds.y {
         return;
     }

@@ -95,9 +95,12 @@ fn has(weight: u32) -> bool {
     return ((command.at.flags >> weight) & 1u) == 1u;
 }
 
-// The first position that a row sees, where `end` is one more than the last. A window of 0 means no window.
-fn window_start(end: u32, window: u32) -> u32 {
-    return select(0u, end - window, window != 0u && end > window);
+// The first position that the row at a position sees. A window of 0 means no window; one that is `chunked` begins at a multiple of its size.
+fn window_start(position: u32, window: u32, chunked: u32) -> u32 {
+    if chunked != 0u {
+        return position - position % window;
+    }
+    return select(0u, position + 1u - window, window != 0u && position + 1u > window);
 }
 
 // The first weight as a vector.

@@ -15,6 +15,9 @@ fn each(row: u32, i: u32) {
         case 5u: {
             factor = gate;
         }
+        case 6u: {
+            factor = max(gate, 0.0) + log(1.0 + exp(-abs(gate)));
+        }
         default: {
             factor = gated(p.act, gate, 1.0);
         }

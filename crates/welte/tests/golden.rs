@@ -439,13 +439,9 @@ const NOT_WRITTEN: &[(&str, &str)] = &[
     ("lfm2moe/hf", "'Conv'"),
     ("nemotronh/hf", "A_log"),
     ("nemotron3/hf", "A_log"),
-    ("ministral3/hf", "position_scale"),
     ("apertus/hf", "alpha_n"),
-    ("deepseek_v2/hf", "kv_a_layernorm"),
-    ("deepseek_v3/hf", "kv_a_layernorm"),
-    ("glm4_moe_lite/hf", "kv_a_layernorm"),
-    ("mistral4/hf", "kv_a_layernorm"),
-    ("youtu/hf", "kv_a_layernorm"),
+    ("deepseek_v32/hf", "indexer"),
+    ("glm_moe_dsa/hf", "indexer"),
     ("phimoe/hf", "would be read"),
     ("falcon_h1/hf", "A_log"),
 ];
@@ -722,5 +718,6 @@ architectures! {
     hunyuan 2, apertus 2, granite 2, glm4_moe 2, ernie4_5_moe 2, deepseek_v2 2, deepseek_v3 2, glm4_moe_lite 2, mistral4 2,
     gemma4 7, gemma3n 2, phimoe 2,
     olmoe 2, qwen2moe 2, granitemoe 2, arcee 2, nemotron 2, minimax_m2 2, bailingmoe 2, bailingmoe2 2, dots1 2, hunyuan_moe 2, exaone_moe 2,
-    afmoe 2, stablelm 2, stablelm_parallel 2, phi2 2, command_r 2, olmo 2, internlm2 2, minicpm 2, exaone 2, glm 2, command_r_plus 2, solar_open 2, youtu 2, falcon_h1 2,
+    afmoe 2, stablelm 2, stablelm_parallel 2, phi2 2, command_r 2, olmo 2, internlm2 2, minicpm 2, exaone 2, glm 2, command_r_plus 2, solar_open 2, youtu 2, falcon_h1 2, llama4 2,
+    gptneox 2, gptneox_serial 2, glm4 2, minicpm3 2, deepseek_v32 2, glm_moe_dsa 2, laguna 2, laguna_full 2,
 }

@@ -109,6 +109,7 @@ impl Lowering<'_> {
             head_dim,
             scale: p.scale,
             window: p.window as usize,
+            chunked: p.chunked != 0,
             positions,
             causal: p.causal != 0,
             softcap: p.softcap,

@@ -177,6 +177,7 @@ impl Lowering<'_> {
             n,
             beta: p.beta,
             original: p.original,
+            ahead: p.ahead,
         }));
         Ok(())
     }

@@ -22,6 +22,8 @@ pub(crate) struct Attention {
     pub(crate) head_dim: usize,
     pub(crate) scale: f32,
     pub(crate) window: usize,
+    /// A window begins at a multiple of its size.
+    pub(crate) chunked: bool,
     /// Positions that every row sees, whatever its own; 0: those up to its reach.
     pub(crate) positions: usize,
     /// Rows see nothing after themselves, whatever their reach.
@@ -95,6 +97,7 @@ pub(crate) fn params_of(command: &Command) -> (params::Attention, usize) {
         q_stride: p.q_stride,
         y_stride: p.y_stride,
         causal: 0,
+        chunked: 0,
     };
     (like, p.positions as usize)
 }
@@ -102,10 +105,10 @@ pub(crate) fn params_of(command: &Command) -> (params::Attention, usize) {
 impl Attention {
     /// The first position that the row at `position` sees.
     pub(super) fn first(&self, position: usize) -> usize {
-        if self.window == 0 {
-            0
-        } else {
-            (position + 1).saturating_sub(self.window)
+        match self.window {
+            0 => 0,
+            window if self.chunked => position - position % window,
+            window => (position + 1).saturating_sub(window),
         }
     }
 

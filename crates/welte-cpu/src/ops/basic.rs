@@ -348,6 +348,7 @@ widest! {
             1 => all.for_each(|(y, x)| *y *= gate_value(1, *x)),
             4 => all.for_each(|(y, x)| *y *= gate_value(4, *x)),
             5 => all.for_each(|(y, x)| *y *= x),
+            6 => all.for_each(|(y, x)| *y *= gate_value(6, *x)),
             _ => all.for_each(|(y, x)| *y *= gate_value(2, *x)),
         }
     }
@@ -358,13 +359,14 @@ pub(crate) struct PositionScale {
     pub(crate) n: usize,
     pub(crate) beta: f32,
     pub(crate) original: u32,
+    pub(crate) ahead: u32,
 }
 
 impl PositionScale {
     /// # Safety
     /// See `super`.
     pub(crate) unsafe fn run(&self, state: &State, row: usize) {
-        let whole = state.rows[row].position / self.original;
+        let whole = state.rows[row].position.saturating_add(self.ahead) / self.original;
         let factor = 1.0 + self.beta * (1.0 + whole as f32).ln();
         // SAFETY: the row lies in y.
         let y = unsafe { self.y.row_mut(row, self.n) };

@@ -1,7 +1,7 @@
 //! The gated delta rule over a recurrent state.
 
 use super::cache::StateCache;
-use super::{FloatRows, Floats, State, exp_not_positive, sigmoid, widest};
+use super::{FloatRows, Floats, State, sigmoid, softplus, widest};
 
 pub(crate) struct GatedDelta {
     /// Queries, keys, values.
@@ -129,11 +129,6 @@ impl GatedDelta {
             }
         }
     }
-}
-
-/// `ln(1 + e^x)`.
-pub(super) fn softplus(x: f32) -> f32 {
-    x.max(0.0) + exp_not_positive(-x.abs()).ln_1p()
 }
 
 /// Consecutive rows of one head.

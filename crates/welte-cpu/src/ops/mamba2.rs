@@ -1,8 +1,7 @@
 //! The state space model of Mamba-2 over a recurrent state.
 
 use super::cache::StateCache;
-use super::gated_delta::softplus;
-use super::{FloatRows, Floats, State, widest};
+use super::{FloatRows, Floats, State, softplus, widest};
 
 pub(crate) struct Mamba2 {
     /// Inputs, keys, queries.

@@ -174,8 +174,15 @@ fn gate_value(act: u32, x: f32) -> f32 {
     match act {
         4 => sigmoid(x),
         5 => x,
+        6 => softplus(x),
         _ => activate(act, x),
     }
+}
+
+/// `ln(1 + e^x)`.
+#[inline(always)]
+fn softplus(x: f32) -> f32 {
+    x.max(0.0) + exp_not_positive(-x.abs()).ln_1p()
 }
 
 /// `act(gate) * up`; activation 3 clamps both operands.

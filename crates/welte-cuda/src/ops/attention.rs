@@ -74,7 +74,7 @@ mirrored! {
         most: u32,
         causal: u32,
         positions: u32,
-        pad: u32,
+        chunked: u32,
     }
 }
 
@@ -240,6 +240,7 @@ pub(crate) fn lower_cross(
         q_stride: p.q_stride,
         y_stride: p.y_stride,
         causal: 0,
+        chunked: 0,
     };
     let a = Args {
         positions: p.positions,
@@ -273,7 +274,7 @@ fn arguments(cx: &Lowering<'_>, command: &Command, p: &params::Attention, rows: 
         most: rows,
         causal: p.causal,
         positions: 0,
-        pad: 0,
+        chunked: p.chunked,
     }
 }
 

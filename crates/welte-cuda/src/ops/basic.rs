@@ -172,6 +172,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             let a = Args {
                 n: p.n,
                 groups: p.original,
+                act: p.ahead,
                 y_stride: p.y_stride,
                 a: p.beta,
                 ..a

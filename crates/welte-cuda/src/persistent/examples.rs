@@ -123,6 +123,7 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
             q_stride: rows,
             y_stride: q,
             causal: 0,
+            chunked: 0,
         };
         push(Op::Attention, &[], &[qkv, kv, attn], p.words());
         let matrix = weight(format, dim, q, Usage::Matrix);

@@ -336,6 +336,7 @@ fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {
         q_stride: 0,
         y_stride: 0,
         causal: 0,
+        chunked: 0,
     }
 }
 

@@ -133,6 +133,7 @@ pub fn make_with(c: &Config, after: Layer) -> (Program, Made) {
         rot: c.rot,
         interleaved: c.interleaved,
         window: c.window,
+        chunked: false,
         window_cache: false,
         softcap: c.softcap,
         sinks: false,

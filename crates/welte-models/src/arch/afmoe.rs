@@ -6,6 +6,7 @@ use super::architecture::{Architecture, windowed_but_every};
 use super::{cohere2, deepseek2, llama};
 use crate::QkNorm;
 use crate::names::Names;
+use crate::spec::OutputGate;
 
 pub(super) const AFMOE: Architecture = Architecture {
     name: "afmoe",
@@ -24,7 +25,7 @@ pub(super) const AFMOE: Architecture = Architecture {
     finish: |spec, keys| {
         deepseek2::experts(spec, keys)?;
         spec.post_norm = true;
-        spec.attention_gate = true;
+        spec.attention_gate = Some(OutputGate::default());
         cohere2::rope_in_windows_only(spec);
         if keys.is_gguf() || keys.bool("mup_enabled")?.unwrap_or(false) {
             spec.embedding_scale = (spec.dim as f32).sqrt();

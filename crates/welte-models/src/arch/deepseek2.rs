@@ -1,5 +1,6 @@
 //! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4, Youtu: attention over latent keys and values, and experts in groups beside a
-//! shared one. The first layers have no experts, those of Youtu none at all.
+//! shared one. The first layers have no experts, those of Youtu none at all. In DeepSeek V3.2 and GLM-5 an indexer chooses the positions
+//! that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
 
 use super::architecture::{Architecture, has_choice_bias, leave_out_drafts};
 use super::{llama, ministral3};
@@ -23,25 +24,45 @@ pub(super) const DEEPSEEK2: Architecture = Architecture {
     ],
     hugging_face_names: HUGGING_FACE,
     windows: |_, layers| Ok(vec![0; layers as usize]),
-    finish: |spec, keys| {
-        let l = latent(keys, spec)?;
-        spec.latent = Some(l);
-        // Each position has one key, which all heads share.
-        spec.kv_heads = 1;
-        spec.head_dim = l.width();
-        spec.rope.rot = l.rope;
-        spec.rope.interleaved = keys.bool("rope_interleave")?.unwrap_or(true);
-        spec.attention_scale = attention_scale(spec, keys, l)?;
-        experts(spec, keys)?;
-        // Older GGUF files do not count the draft layer.
-        let last = format!("blk.{}.nextn.eh_proj.weight", spec.layers - 1);
-        if keys.checkpoint.tensor(&last).is_some() {
-            leave_out_drafts(spec, keys, "num_nextn_predict_layers")?;
-        }
-        ministral3::position_scale(spec, keys)
-    },
+    finish,
     ..llama::LLAMA
 };
+
+pub(super) const DEEPSEEK32: Architecture = Architecture {
+    name: "deepseek32",
+    gguf: &["deepseek32", "glm-dsa"],
+    hugging_face: &["deepseek_v32", "glm_moe_dsa"],
+    finish: |spec, keys| {
+        let key = keys.name("attention.indexer.top_k", "index_topk");
+        spec.indexed = Some(keys.size(&key, Some(2048), 1 << 30)?);
+        finish(spec, keys)
+    },
+    ..DEEPSEEK2
+};
+
+fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    latents(spec, keys)?;
+    experts(spec, keys)?;
+    // Older GGUF files do not count the draft layer.
+    let last = format!("blk.{}.nextn.eh_proj.weight", spec.layers - 1);
+    if keys.checkpoint.tensor(&last).is_some() {
+        leave_out_drafts(spec, keys, "num_nextn_predict_layers")?;
+    }
+    ministral3::position_scale(spec, keys)
+}
+
+/// Reads attention over latents.
+pub(super) fn latents(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let l = latent(keys, spec)?;
+    spec.latent = Some(l);
+    // Each position has one key, which all heads share.
+    spec.kv_heads = 1;
+    spec.head_dim = l.width();
+    spec.rope.rot = l.rope;
+    spec.rope.interleaved = keys.bool("rope_interleave")?.unwrap_or(true);
+    spec.attention_scale = attention_scale(spec, keys, l)?;
+    Ok(())
+}
 
 /// Names with shared experts.
 pub(super) const HUGGING_FACE: Names = Names {
@@ -55,10 +76,13 @@ pub(super) const HUGGING_FACE: Names = Names {
 
 fn latent(keys: &Keys<'_>, spec: &ModelSpec) -> Result<Latent, Error> {
     let size = |gguf: &str, hf: &str| keys.size(&keys.name(gguf, hf), None, 1 << 14);
-    let either = |new: &str, old: &str, hf: &str| {
+    let either = |new: &str, old: &str, hf: &str, default| {
         let known = keys.value(&keys.name(new, hf)).is_some();
-        size(if known { new } else { old }, hf)
+        let key = keys.name(if known { new } else { old }, hf);
+        keys.size(&key, default, 1 << 14)
     };
+    // Files of MiniCPM3, and its published configuration, lack the size of a value.
+    let own = (spec.architecture == "minicpm3").then_some(spec.dim / spec.heads);
     let rope = size("rope.dimension_count", "qk_rope_head_dim")?;
     let rank = size("attention.kv_lora_rank", "kv_lora_rank")?;
     let key = keys.name("attention.key_length_mla", "qk_nope_head_dim");
@@ -66,6 +90,7 @@ fn latent(keys: &Keys<'_>, spec: &ModelSpec) -> Result<Latent, Error> {
         "attention.key_length_mla",
         "attention.key_length",
         "qk_nope_head_dim",
+        None,
     )?;
     let plain = if keys.is_gguf() {
         plain.checked_sub(rope).filter(|plain| *plain > 0)
@@ -84,6 +109,7 @@ fn latent(keys: &Keys<'_>, spec: &ModelSpec) -> Result<Latent, Error> {
             "attention.value_length_mla",
             "attention.value_length",
             "v_head_dim",
+            own,
         )?,
     };
     let widest = spec
@@ -130,13 +156,15 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
 }
 
 /// Architectures whose GGUF files may leave out that scores are sigmoids.
-const SIGMOID_BY_DEFAULT: [&str; 7] = [
+const SIGMOID_BY_DEFAULT: [&str; 9] = [
     "glm4moe",
     "nemotron_h_moe",
     "afmoe",
     "bailingmoe2",
     "dots1",
     "exaone-moe",
+    "glm-dsa",
+    "laguna",
     "minimax-m2",
 ];
 
@@ -172,7 +200,11 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     };
     let scale = keys.first_name(
         "expert_weights_scale",
-        &["routed_scaling_factor", "route_scale"],
+        &[
+            "routed_scaling_factor",
+            "route_scale",
+            "moe_routed_scaling_factor",
+        ],
     );
     e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
     let norm = keys.first_name("expert_weights_norm", &["norm_topk_prob", "route_norm"]);

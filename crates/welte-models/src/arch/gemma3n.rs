@@ -44,6 +44,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let widths = keys.name("feed_forward_length", "intermediate_size");
     if let Some(widths) = keys.each(&widths, spec.layers, MOST_FFN)? {
         let shape = |ffn| LayerShape {
+            heads: spec.heads,
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,
             ffn,

@@ -151,6 +151,7 @@ fn shapes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
             return Err(keys.error(&key, problem));
         }
         Ok(LayerShape {
+            heads: spec.heads,
             kv_heads,
             head_dim,
             ffn: of_ffn(i),

@@ -1,7 +1,8 @@
-//! MiniCPM 1, 2 and 4: Llama with factors of the embeddings, of what each part adds, and of the logits.
+//! MiniCPM 1, 2 and 4: Llama with factors of the embeddings, of what each part adds, and of the logits. MiniCPM3 has these factors and
+//! attention over latents.
 
 use super::architecture::Architecture;
-use super::llama;
+use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::spec::MOST_DIM;
 use crate::{Error, ModelSpec};
@@ -14,6 +15,18 @@ pub(super) const MINICPM: Architecture = Architecture {
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish,
     ..llama::LLAMA
+};
+
+pub(super) const MINICPM3: Architecture = Architecture {
+    name: "minicpm3",
+    gguf: &["minicpm3"],
+    hugging_face: &["minicpm3"],
+    finish: |spec, keys| {
+        deepseek2::latents(spec, keys)?;
+        spec.rope.interleaved = false;
+        finish(spec, keys)
+    },
+    ..MINICPM
 };
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {

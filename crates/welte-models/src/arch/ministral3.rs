@@ -36,6 +36,8 @@ pub(super) fn position_scale(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<()
     spec.position_scale = Some(PositionScale {
         beta: beta as f32,
         original,
+        ahead: 0,
+        still: false,
     });
     Ok(())
 }

@@ -18,12 +18,15 @@ mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
+mod gptneox;
 mod granite;
 mod granite_hybrid;
 mod hunyuan;
 mod internlm2;
+mod laguna;
 mod lfm2;
 mod llama;
+mod llama4;
 mod minicpm;
 mod minimax_m2;
 mod ministral3;
@@ -53,8 +56,9 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 65] = [
+const ALL: [&Architecture; 70] = [
     &llama::LLAMA,
+    &llama4::LLAMA4,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen3_moe::QWEN3_MOE,
@@ -87,6 +91,7 @@ const ALL: [&Architecture; 65] = [
     &ministral3::MINISTRAL3,
     &cohere2::COHERE2,
     &starcoder2::STARCODER2,
+    &gptneox::GPTNEOX,
     &exaone4::EXAONE4,
     &seed_oss::SEED_OSS,
     &ernie4_5::ERNIE4_5,
@@ -98,12 +103,14 @@ const ALL: [&Architecture; 65] = [
     &ernie4_5_moe::ERNIE4_5_MOE,
     &deepseek::DEEPSEEK,
     &deepseek2::DEEPSEEK2,
+    &deepseek2::DEEPSEEK32,
     &deepseek::DOTS1,
     &qwen3_moe::QWEN2_MOE,
     &olmo2::OLMOE,
     &olmo2::OLMO,
     &granite::GRANITE_MOE,
     &minicpm::MINICPM,
+    &minicpm::MINICPM3,
     &squared_relu::ARCEE,
     &squared_relu::NEMOTRON,
     &minimax_m2::MINIMAX_M2,
@@ -115,6 +122,7 @@ const ALL: [&Architecture; 65] = [
     &glm4::GLM,
     &falcon_h1::FALCON_H1,
     &afmoe::AFMOE,
+    &laguna::LAGUNA,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,

@@ -4,7 +4,7 @@
 use super::architecture::{Architecture, StateSizes, leave_out_drafts, rotate_by_default};
 use super::qwen3_moe;
 use crate::keys::Keys;
-use crate::spec::{Delta, LayerKind, MOST_HEAD_DIM};
+use crate::spec::{Delta, LayerKind, MOST_HEAD_DIM, OutputGate};
 use crate::{Error, ModelSpec, names};
 use welte_formats::checkpoint::Value;
 
@@ -39,7 +39,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>, tiled: bool) -> Result<(), Erro
     leave_out_drafts(spec, keys, "mtp_num_hidden_layers")?;
     // GGUF converters have already added 1 to the weights.
     spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
-    spec.attention_gate = true;
+    spec.attention_gate = Some(OutputGate::default());
     // GGUF files do not say that the pairs of the axes take turns.
     if let Some(sections) = &mut spec.rope.sections {
         sections.interleaved = true;

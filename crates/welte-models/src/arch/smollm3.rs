@@ -2,8 +2,9 @@
 
 use super::architecture::Architecture;
 use super::qwen2;
+use crate::keys::Keys;
 use crate::spec::LayerRope;
-use crate::{QkNorm, names};
+use crate::{Error, ModelSpec, QkNorm, names};
 use welte_formats::checkpoint::Value;
 
 pub(super) const SMOLLM3: Architecture = Architecture {
@@ -18,29 +19,36 @@ pub(super) const SMOLLM3: Architecture = Architecture {
     lists: false,
     windows: qwen2::windows,
     finish: |spec, keys| {
-        let key = "no_rope_layers";
-        let turns: Vec<bool> = match keys.value(key) {
-            // In spite of its name, the list is 1 for layers with rope.
-            Some(Value::Array(list)) if list.len() == spec.layers as usize => {
-                list.iter().map(|v| *v != Value::U64(0)).collect()
-            }
-            Some(Value::Array(list)) => {
-                let problem = format!("has {} entries for {} layers", list.len(), spec.layers);
-                return Err(keys.error(key, problem));
-            }
-            _ => {
-                let every = keys.size("no_rope_layer_interval", Some(4), 1 << 10)?;
-                (1..=spec.layers).map(|i| i % every != 0).collect()
-            }
-        };
-        let rope = |turns| {
-            if turns {
-                LayerRope::Main
-            } else {
-                LayerRope::None
-            }
-        };
-        spec.layer_ropes = turns.into_iter().map(rope).collect();
+        let turns = turning(keys, spec.layers)?;
+        turn(spec, &turns);
         Ok(())
     },
 };
+
+/// The layers with rope: those of a list, or all but every fourth.
+pub(super) fn turning(keys: &Keys<'_>, layers: u32) -> Result<Vec<bool>, Error> {
+    let key = "no_rope_layers";
+    match keys.value(key) {
+        // In spite of its name, the list is 1 for layers with rope.
+        Some(Value::Array(list)) if list.len() == layers as usize => {
+            Ok(list.iter().map(|v| *v != Value::U64(0)).collect())
+        }
+        Some(Value::Array(list)) if !list.is_empty() => {
+            let problem = format!("has {} entries for {layers} layers", list.len());
+            Err(keys.error(key, problem))
+        }
+        _ => {
+            let every = keys.size("no_rope_layer_interval", Some(4), 1 << 10)?;
+            Ok((1..=layers).map(|i| i % every != 0).collect())
+        }
+    }
+}
+
+/// Gives the rope to these layers.
+pub(super) fn turn(spec: &mut ModelSpec, turning: &[bool]) {
+    let rope = |turns: &bool| match turns {
+        true => LayerRope::Main,
+        false => LayerRope::None,
+    };
+    spec.layer_ropes = turning.iter().map(rope).collect();
+}

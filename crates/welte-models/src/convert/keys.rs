@@ -3,7 +3,7 @@
 use crate::keys::Keys;
 use crate::rope;
 use crate::spec::{Scaling, Scoring};
-use crate::{LayerKind, ModelSpec, NormKind};
+use crate::{Latent, LayerKind, ModelSpec, NormKind};
 use welte_formats::checkpoint::{Metadata, Value};
 
 /// What the reader asked for under the names of both dialects.
@@ -40,7 +40,6 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     set("context_length", number(spec.context));
     set("embedding_length", number(spec.dim));
     set("vocab_size", number(spec.vocab));
-    set("attention.head_count", number(spec.heads));
     let each = |one: u32, of: &dyn Fn(crate::LayerShape) -> u32| {
         if spec.layer_shapes.is_empty() {
             return number(one);
@@ -50,8 +49,14 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             list.map(|shape| Value::U64(of(*shape).into())).collect(),
         ))
     };
+    set(
+        "attention.head_count",
+        each(spec.heads, &|shape| shape.heads),
+    );
     set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
-    if spec.latent.is_none() {
+    if let Some(l) = spec.latent {
+        write_latents(spec, l, &mut set);
+    } else {
         set(
             "attention.head_count_kv",
             each(spec.kv_heads, &|shape| shape.kv_heads),
@@ -75,6 +80,10 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             Scoring::Sigmoid => 2,
         };
         set("expert_gating_func", number(scoring));
+        let plain = spec.expert_layers.iter().take_while(|mixed| !**mixed);
+        if let Ok(plain @ 1..) = u32::try_from(plain.count()) {
+            set("leading_dense_block_count", number(plain));
+        }
         if let Some(shared) = experts.shared {
             set("expert_shared_feed_forward_length", number(shared.ffn));
         }
@@ -85,12 +94,18 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         set("residual_scale", float(spec.residual_scale));
         set("logit_scale", float(1.0 / spec.logit_scale));
     }
+    if let Some(scale) = spec.position_scale {
+        set("attention.temperature_scale", float(scale.beta));
+    }
     write_delta(spec, &mut set);
     let rope = &spec.rope;
     set("rope.dimension_count", number(rope.rot));
     set("rope.freq_base", float(rope.theta));
     if let Some(local) = &spec.local_rope {
         set("rope.freq_base_swa", float(local.theta));
+        if local.rot != rope.rot {
+            set("rope.dimension_count_swa", number(local.rot));
+        }
     }
     if let Some(sections) = rope.sections {
         let pairs = sections.pairs.into_iter().chain([0]);
@@ -121,6 +136,13 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             );
             set("rope.scaling.yarn_beta_fast", float(beta_fast));
             set("rope.scaling.yarn_beta_slow", float(beta_slow));
+            if let Some(l) = spec.latent {
+                // Converters write a tenth of DeepSeek's weight.
+                let tenth = if architecture == "mistral4" { 1.0 } else { 0.1 };
+                let weight = yarn_weight(spec, l, factor);
+                let weight = Some(tenth * weight).filter(|weight| weight.abs() > 1e-6);
+                set("rope.scaling.yarn_log_multiplier", weight.map(Value::F64));
+            }
         }
         Scaling::Long {
             original,
@@ -162,4 +184,33 @@ fn write_delta(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
             Some(Value::Array(kinds.collect())),
         );
     }
+}
+
+/// Files of MiniCPM3 have one matrix, as directories have it.
+pub(super) fn latents_are_whole(spec: &ModelSpec) -> bool {
+    spec.architecture == "minicpm3"
+}
+
+/// Writes the sizes of latents and of heads.
+fn write_latents(spec: &ModelSpec, l: Latent, set: &mut dyn FnMut(&str, Option<Value>)) {
+    let number = |value: u32| Some(Value::U64(value.into()));
+    let apart = |value: u32| number(value).filter(|_| !latents_are_whole(spec));
+    set("attention.kv_lora_rank", number(l.rank));
+    set("attention.q_lora_rank", l.query_rank.and_then(number));
+    set("attention.key_length_mla", apart(l.query()));
+    set("attention.value_length_mla", apart(l.value));
+    let (heads, key) = match latents_are_whole(spec) {
+        true => (spec.heads, l.query()),
+        false => (1, l.width()),
+    };
+    set("attention.head_count_kv", number(heads));
+    set("attention.key_length", number(key));
+    set("attention.value_length", apart(l.rank));
+}
+
+/// The weight of YaRN's factor that made the scale of scores.
+fn yarn_weight(spec: &ModelSpec, l: Latent, factor: f32) -> f64 {
+    let plain = 1.0 / f64::from(l.query()).sqrt();
+    let stretch = (f64::from(spec.attention_scale) / plain).sqrt();
+    (stretch - 1.0) / (0.1 * f64::from(factor).ln())
 }

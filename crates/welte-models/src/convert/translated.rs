@@ -31,8 +31,14 @@ pub(crate) enum Source {
     },
     /// The values of a tensor, one after the other.
     Flat(String),
-    /// The columns of a tensor.
-    Transposed(String),
+    /// Columns of each of the matrices that lie one below the other in a tensor: the first, and how many. A matrix begins `step` rows after
+    /// the one before.
+    Transposed {
+        tensor: String,
+        first: usize,
+        columns: usize,
+        step: usize,
+    },
     Constant(Vec<f32>),
 }
 
@@ -60,6 +66,12 @@ pub(crate) enum Order {
     Pairs { head: usize, rot: usize, end: usize },
     /// The rows (2i, 2i + 1) of each head become the rows (i, i + rot/2).
     Halves { head: usize, rot: usize },
+    /// Each group of query heads, its key and its value become all queries, all keys and all values.
+    Ungrouped {
+        heads: usize,
+        groups: usize,
+        head: usize,
+    },
     /// Heads of one group become `groups` places apart. They begin at `first`, and each has `size` rows.
     Tiled {
         first: usize,
@@ -101,6 +113,18 @@ impl Order {
                     half if within < half => start + 2 * within,
                     half => start + 2 * (within - half) + 1,
                 }
+            }
+            Order::Ungrouped {
+                heads,
+                groups,
+                head,
+            } => {
+                let (number, within, each) = (at / head, at % head, heads / groups);
+                let (group, place) = match number.checked_sub(heads) {
+                    None => (number / each, number % each),
+                    Some(number) => (number % groups, each + number / groups),
+                };
+                (group * (each + 2) + place) * head + within
             }
             Order::Tiled { first, .. } if at < first => at,
             Order::Tiled {
@@ -179,11 +203,19 @@ impl Translated {
                 quant::decode(info.format, bytes, &mut values);
                 return Ok(values.into_iter().flat_map(f32::to_le_bytes).collect());
             }
-            Source::Transposed(name) => {
+            Source::Transposed {
+                tensor: name,
+                first: column,
+                columns,
+                step,
+            } => {
                 let (info, all) = self.whole(tensor, name)?;
                 let each = info.format.bytes(1).unwrap_or(0);
-                let places = (first..first + rows)
-                    .flat_map(|row| (0..tensor.k).map(move |at| (at * info.k + row) * each));
+                let places = (first..first + rows).flat_map(|row| {
+                    let (matrix, column) = (row / columns, column + row % columns);
+                    let from = matrix * step;
+                    (0..tensor.k).map(move |at| ((from + at) * info.k + column) * each)
+                });
                 return Ok(places.flat_map(|at| &all[at..at + each]).copied().collect());
             }
             Source::Rows {

@@ -1,6 +1,6 @@
 //! Mixtures of experts: the router, the chosen experts and the shared one.
 
-use super::{Emitter, SIGMOID, at};
+use super::{Emitter, NO_ACT, SIGMOID, at};
 use crate::weights::{ExpertWeights, Layer, SharedWeights};
 use crate::{Experts, SharedExpert};
 use welte_table::{BufferRef, ModelPart, NO_WEIGHT, Op, WeightId, params as p};
@@ -24,6 +24,10 @@ impl Emitter<'_> {
             self.norm("experts' norm", norm, set.x, normed);
         }
         self.router(weights, e, 1.0, NO_WEIGHT);
+        let input = match set.scaled {
+            Some(scaled) => self.scaled_input(weights, e, scaled),
+            None => normed,
+        };
         self.out.part = ModelPart::Experts;
         let post = layer.post_ffn_norm.zip(set.mixed);
         if let Some((_, mixed)) = post {
@@ -51,7 +55,7 @@ impl Emitter<'_> {
                 self.chosen_experts(weights, e, (narrow, sum));
                 self.add_to_stream("experts' latent back", (back, &[], None), sum, width);
             }
-            _ => self.chosen_experts(weights, e, (normed, y)),
+            _ => self.chosen_experts(weights, e, (input, y)),
         }
         self.out.part = ModelPart::SharedExpert;
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
@@ -84,7 +88,7 @@ impl Emitter<'_> {
         scales: WeightId,
     ) {
         let (dim, set) = (self.spec.dim, self.set);
-        let (Some(router), Some(choice)) = (set.router, set.choice) else {
+        let Some(router) = set.router else {
             return;
         };
         self.out.part = ModelPart::Router;
@@ -109,6 +113,14 @@ impl Emitter<'_> {
             self.out
                 .push("router scale", Op::Scale, &[], &[router], params.words());
         }
+        self.route(weights, e, scales);
+    }
+
+    /// Chooses experts by the router's product.
+    fn route(&mut self, weights: &ExpertWeights, e: Experts, scales: WeightId) {
+        let (Some(router), Some(choice)) = (self.set.router, self.set.choice) else {
+            return;
+        };
         let params = p::Route {
             experts: e.count,
             used: e.used,
@@ -126,6 +138,44 @@ impl Emitter<'_> {
         let vectors = [weights.choice_bias.unwrap_or(NO_WEIGHT), scales];
         self.out
             .push("route", Op::Route, &vectors, &buffers, params.words());
+    }
+
+    /// scaled = the normed row times the share of its one expert, whose share is 1 from then on.
+    fn scaled_input(
+        &mut self,
+        weights: &ExpertWeights,
+        e: Experts,
+        scaled: BufferRef,
+    ) -> BufferRef {
+        let (n, set) = (self.spec.dim, self.set);
+        let copy = p::Multiply {
+            n,
+            x_stride: n,
+            y_stride: n,
+        };
+        let buffers = [set.norm, scaled];
+        let what = "experts' input";
+        self.out
+            .push(what, Op::Multiply, &[], &buffers, copy.words());
+        if let Some(choice) = set.choice {
+            let share = p::Gate {
+                n,
+                gates: 1,
+                act: NO_ACT,
+                x_stride: 2 * e.used,
+                y_stride: n,
+            };
+            let buffers = [at(choice, e.used), scaled];
+            let what = "experts' input by share";
+            self.out.push(what, Op::Gate, &[], &buffers, share.words());
+        }
+        let whole = Experts {
+            renormalise: true,
+            scale: 1.0,
+            ..e
+        };
+        self.route(weights, whole, NO_WEIGHT);
+        scaled
     }
 
     /// y += the chosen experts' outputs for x.

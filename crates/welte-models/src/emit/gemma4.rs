@@ -144,10 +144,13 @@ impl Emitter<'_> {
             return;
         }
         let LayerShape {
-            kv_heads, head_dim, ..
+            heads,
+            kv_heads,
+            head_dim,
+            ..
         } = spec.shape(index);
-        let stride = (spec.heads + 2 * kv_heads) * head_dim;
-        let [keys, values] = [spec.heads, spec.heads + kv_heads].map(|h| at(qkv, h * head_dim));
+        let stride = (heads + 2 * kv_heads) * head_dim;
+        let [keys, values] = [heads, heads + kv_heads].map(|h| at(qkv, h * head_dim));
         let norm = p::Norm {
             dim: head_dim,
             groups: kv_heads,
@@ -169,7 +172,9 @@ impl Emitter<'_> {
     /// Norms and rotates the queries of a layer without keys and values of its own.
     pub(super) fn rope_queries(&mut self, index: usize, layer: &Layer) {
         let (spec, qkv) = (self.spec, self.set.qkv);
-        let (heads, head_dim) = (spec.heads, spec.shape(index).head_dim);
+        let LayerShape {
+            heads, head_dim, ..
+        } = spec.shape(index);
         let stride = heads * head_dim;
         if let Some(weight) = layer.q_norm {
             let norm = p::Norm {

@@ -109,6 +109,7 @@ impl Emitter<'_> {
             q_stride: heads * width,
             y_stride: heads * width,
             causal: 0,
+            chunked: 0,
         };
         let places = [buffers.queries, cache.buffer, set.attn];
         self.out

@@ -25,9 +25,16 @@ impl ModelSpec {
         own / self.residual_scale
     }
 
+    /// The longest context that may be chosen by itself: the trained one, or as much of it as is supported.
+    pub fn usual_context(&self) -> u32 {
+        self.indexed
+            .map_or(self.context, |most| most.min(self.context))
+    }
+
     /// The sizes of a layer.
     pub fn shape(&self, layer: usize) -> LayerShape {
         let common = LayerShape {
+            heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             ffn: self.ffn,
@@ -83,16 +90,25 @@ impl ModelSpec {
         let delta = self.delta.map_or(0, |d| d.values());
         let mamba = self.mamba.map_or(0, |m| m.values());
         let layers = 0..self.layers as usize;
-        let head_dim = layers.map(|i| self.shape(i).head_dim).max();
-        (self.heads * head_dim.unwrap_or(1)).max(delta).max(mamba)
+        let attention = layers.map(|i| self.shape(i).heads * self.shape(i).head_dim);
+        attention.max().unwrap_or(1).max(delta).max(mamba)
     }
 
     /// Floats of a row of queries, of keys and values unless the layer shares them, and of the gates of the output.
     pub(crate) fn attention_width(&self, layer: usize) -> u32 {
         let shape = self.shape(layer);
         let own = u32::from(self.kv_source(layer) == layer);
-        let gates = u32::from(self.attention_gate) * self.heads;
-        (self.heads + 2 * own * shape.kv_heads + gates) * shape.head_dim
+        (shape.heads + 2 * own * shape.kv_heads) * shape.head_dim + self.gates(layer)
+    }
+
+    /// Gates of a layer's attention.
+    pub(crate) fn gates(&self, layer: usize) -> u32 {
+        let shape = self.shape(layer);
+        match self.attention_gate {
+            None => 0,
+            Some(gate) if gate.per_head => shape.heads,
+            Some(_) => shape.heads * shape.head_dim,
+        }
     }
 
     /// The number of parameters, without biases.
@@ -101,7 +117,7 @@ impl ModelSpec {
         let attention = |layer: usize| {
             let shape = self.shape(layer);
             let head = u64::from(shape.head_dim);
-            let q = u64::from(self.heads) * head;
+            let q = u64::from(shape.heads) * head;
             let own = self.kv_source(layer) == layer;
             let kv = if own {
                 u64::from(shape.kv_heads) * head
@@ -109,10 +125,10 @@ impl ModelSpec {
                 0
             };
             let values_are_keys = self.values_are_keys.get(layer).copied().unwrap_or(false);
-            let gates = u64::from(self.attention_gate) * q;
+            let gates = u64::from(self.gates(layer));
             let projections = gates + 2 * q + if values_are_keys { kv } else { 2 * kv };
             let norms = match self.qk_norm {
-                QkNorm::None => 0,
+                QkNorm::None | QkNorm::Plain => 0,
                 QkNorm::Head => {
                     if own {
                         2 * head
@@ -253,6 +269,10 @@ impl ModelSpec {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+            QkNorm::Plain => {
+                let text = "per head, without weights";
+                facts.push(fact("query and key norm", text.into()));
+            }
             QkNorm::Each => {
                 let text = "layer norm, own weights of each head";
                 facts.push(fact("query and key norm", text.into()));
@@ -282,6 +302,12 @@ impl ModelSpec {
                 l.value
             );
             facts.push(fact("attention over latents", text));
+        }
+        if let Some(most) = self.indexed {
+            facts.push(fact(
+                "indexer",
+                format!("{most} positions, the longest context"),
+            ));
         }
         if let Some(shared) = self.experts.and_then(|e| e.shared) {
             facts.push(fact("shared expert", shared.ffn.to_string()));
@@ -377,10 +403,11 @@ impl ModelSpec {
             facts.push(fact("attention sinks", "one per head".into()));
         }
         if windowed > 0 {
-            facts.push(fact(
-                "attention window",
-                format!("{widest} in {windowed} layers"),
-            ));
+            let what = match self.chunks {
+                true => "attention within chunks",
+                false => "attention window",
+            };
+            facts.push(fact(what, format!("{widest} in {windowed} layers")));
         }
         facts
     }

@@ -346,6 +346,7 @@ impl Decoder<'_> {
             q_stride: 3 * dim,
             y_stride: dim,
             causal: 0,
+            chunked: 0,
         };
         let buffers = [qkv, self.places.own, e.norm];
         e.out.push(

@@ -477,7 +477,12 @@ impl<'a> Writer<'a> {
                     && let Some((made, source)) = self.tensors.last()
                 {
                     (made.n, made.k) = (info.k, info.n);
-                    *source = Source::Transposed(name);
+                    *source = Source::Transposed {
+                        tensor: name,
+                        first: 0,
+                        columns: info.k,
+                        step: info.n,
+                    };
                 }
             }
             None => self.outer(names.linear1, own.linear1),

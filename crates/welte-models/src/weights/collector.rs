@@ -137,15 +137,7 @@ impl Collector<'_> {
         context: u32,
     ) -> Result<RopeConstants, Error> {
         let (values, magnitude) = rope::frequencies(rope, checkpoint, context)?;
-        let freqs = self.push(WeightSpec {
-            name: name.into(),
-            format: Format::F32,
-            n: 1,
-            k: values.len() as u32,
-            usage: Usage::Vector,
-            add: 0.0,
-            source: Source::Constant(values),
-        });
+        let freqs = self.constant(name, values);
         Ok(RopeConstants { freqs, magnitude })
     }
 
@@ -176,14 +168,19 @@ impl Collector<'_> {
 
     /// The weight of a norm that has none.
     pub(crate) fn ones(&mut self, label: &str, k: u32) -> WeightId {
+        self.constant(label, vec![1.0; k as usize])
+    }
+
+    /// A vector of these values.
+    pub(crate) fn constant(&mut self, label: &str, values: Vec<f32>) -> WeightId {
         self.push(WeightSpec {
             name: label.into(),
             format: Format::F32,
             n: 1,
-            k,
+            k: values.len() as u32,
             usage: Usage::Vector,
             add: 0.0,
-            source: Source::Constant(vec![1.0; k as usize]),
+            source: Source::Constant(values),
         })
     }
 
@@ -499,7 +496,8 @@ impl Collector<'_> {
             let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
             let other = is_part && names::is_of_other_modality(&t.name)
                 || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
-            if !known && !constant && !other && !names::is_leftover(&t.name) {
+            let indexer = spec.indexed.is_some() && names::is_of_indexer(&t.name);
+            if !known && !constant && !other && !indexer && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",
                     spec.architecture, spec.layers

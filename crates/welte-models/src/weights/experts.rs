@@ -67,6 +67,11 @@ impl Collector<'_> {
             .fused_experts
             .map(|name| name.replace("{}", &layer.to_string()));
         let fused = Some(fused).filter(|names| self.has(&names[0]));
+        // Directories that transformers 5 wrote do not have them transposed, whatever others of the family do.
+        let natural = [width, e.ffn].map(|k| Some(k as usize));
+        let transposed = fused.as_ref().is_some_and(|fused| {
+            names.transposed_experts && fused.each_ref().map(|name| self.columns(name)) != natural
+        });
         let shared = match e.shared {
             Some(shared) => Some(self.shared_expert(label, names, layer, spec, shared)?),
             None => None,
@@ -96,7 +101,7 @@ impl Collector<'_> {
                 Some([name, _]) => {
                     let n = pair.len() as u32 * e.ffn;
                     let what = label("experts' gate and up");
-                    self.fused(&what, name, names, (n, width), e.count)?
+                    self.fused(&what, name, transposed, (n, width), e.count)?
                 }
                 None => {
                     self.stacked(&label("experts' gate and up"), layer, pair, width, e.count)?
@@ -106,7 +111,7 @@ impl Collector<'_> {
             down: match &fused {
                 Some([_, name]) => {
                     let what = label("experts' down");
-                    self.fused(&what, name, names, (width, e.ffn), e.count)?
+                    self.fused(&what, name, transposed, (width, e.ffn), e.count)?
                 }
                 None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             },
@@ -120,17 +125,16 @@ impl Collector<'_> {
         })
     }
 
-    /// The matrices of all experts in one tensor, each of `n` rows of `k`. Directories that transformers 5 wrote do not have them
-    /// transposed, whatever others of the family do.
+    /// The matrices of all experts in one tensor, each of `n` rows of `k`.
     fn fused(
         &mut self,
         label: &str,
         tensor: &str,
-        names: &Names,
+        transposed: bool,
         (n, k): (u32, u32),
         count: u32,
     ) -> Result<WeightId, Error> {
-        if !names.transposed_experts || self.columns(tensor) == Some(k as usize) {
+        if !transposed {
             return self.matrix(label, Usage::Matrix, tensor, n * count, k);
         }
         let runs: Vec<(u32, u32)> = (0..count).map(|expert| (expert * k, k)).collect();

@@ -21,20 +21,20 @@ pub(crate) struct LatentWeights {
 }
 
 /// The tensors' names, without `.weight`.
-struct Names {
-    query: &'static str,
-    query_down: &'static str,
-    query_norm: &'static str,
-    query_up: &'static str,
-    down: &'static str,
-    norm: &'static str,
+pub(crate) struct Names {
+    pub(crate) query: &'static str,
+    pub(crate) query_down: &'static str,
+    pub(crate) query_norm: &'static str,
+    pub(crate) query_up: &'static str,
+    pub(crate) down: &'static str,
+    pub(crate) norm: &'static str,
     /// For each head, rows that make keys of the latent, then rows that make values.
-    up: &'static str,
+    pub(crate) up: &'static str,
     /// The same in two tensors, that of keys transposed. GGUF only.
-    split_up: [&'static str; 2],
+    pub(crate) split_up: [&'static str; 2],
 }
 
-const GGUF: Names = Names {
+pub(crate) const GGUF: Names = Names {
     query: "blk.{}.attn_q",
     query_down: "blk.{}.attn_q_a",
     query_norm: "blk.{}.attn_q_a_norm",
@@ -45,7 +45,7 @@ const GGUF: Names = Names {
     split_up: ["blk.{}.attn_k_b", "blk.{}.attn_v_b"],
 };
 
-const HUGGING_FACE: Names = Names {
+pub(crate) const HUGGING_FACE: Names = Names {
     query: "model.layers.{}.self_attn.q_proj",
     query_down: "model.layers.{}.self_attn.q_a_proj",
     query_norm: "model.layers.{}.self_attn.q_a_layernorm",

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::names::{Names, bias, weight};
 use crate::{Error, LayerKind, LayerShape, ModelSpec, QkNorm};
+use welte_formats::quant;
 use welte_table::{NO_WEIGHT, Usage, WeightId};
 
 /// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
@@ -23,7 +24,7 @@ pub(crate) struct Layer {
     pub(crate) o_bias: Vec<OutputPart>,
     pub(crate) sinks: Option<WeightId>,
     pub(crate) post_attn_norm: Option<NormWeights>,
-    /// None if the layer has no such norm, or if both parts read the norm before attention.
+    /// None if the layer has no such norm, or if both parts read the same.
     pub(crate) ffn_norm: Option<NormWeights>,
     pub(crate) gate_up: Vec<OutputPart>,
     pub(crate) gate_up_bias: Vec<OutputPart>,
@@ -124,7 +125,7 @@ pub(super) fn layer(
 ) -> Result<Layer, Error> {
     let shape = spec.shape(i as usize);
     let (head_dim, ffn) = (shape.head_dim, shape.ffn);
-    let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
+    let (q, kv) = (shape.heads * head_dim, shape.kv_heads * head_dim);
     let (dim, b) = (spec.dim, spec.biases);
     let own_kv = spec.kv_source(i as usize) == i as usize;
     let label = |what: &str| format!("layer {i} {what}");
@@ -152,7 +153,7 @@ pub(super) fn layer(
         }
     };
     let (qk, q_width, k_width) = match spec.qk_norm {
-        QkNorm::None => (false, 0, 0),
+        QkNorm::None | QkNorm::Plain => (false, 0, 0),
         QkNorm::Head => (true, head_dim, head_dim),
         QkNorm::Row | QkNorm::Each => (true, q, kv),
     };
@@ -210,6 +211,9 @@ pub(super) fn layer(
             false => c.joined_rows(&label("qkv"), &qkv, dim)?,
         },
         qkv_bias: match c.keys_apart {
+            _ if b.qkv && names.grouped_qkv => {
+                grouped_bias(c, &label("qkv bias"), &bias(names.qkv, i), shape)?
+            }
             true => c.keys_apart_biases(&label("qkv bias"), &qkv_bias)?,
             false => c.biases(&label("qkv bias"), &qkv_bias)?,
         },
@@ -228,7 +232,7 @@ pub(super) fn layer(
         },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         sinks: if spec.sinks {
-            let tensor = [(names.sinks.replace("{}", &i.to_string()), spec.heads)];
+            let tensor = [(names.sinks.replace("{}", &i.to_string()), shape.heads)];
             Some(c.vector(&label("attention sinks"), &tensor, 0.0)?)
         } else {
             None
@@ -236,7 +240,7 @@ pub(super) fn layer(
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
         ffn_norm: norm(
             c,
-            pre && feeds && !spec.parallel,
+            pre && feeds && (!spec.parallel || spec.own_norms),
             "feed-forward norm",
             names.ffn_norm,
         )?,
@@ -294,14 +298,14 @@ pub(super) fn layer(
 fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Vec<Rows> {
     let shape = spec.shape(i as usize);
     let head_dim = shape.head_dim;
-    let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
+    let (q, kv) = (shape.heads * head_dim, shape.kv_heads * head_dim);
     let w = |template: &str| weight(template, i);
     if c.has(&w(names.qkv)) {
         let all = q + 2 * kv;
         if !names.grouped_qkv {
             return vec![Rows::all(w(names.qkv), all)];
         }
-        let [queries, keys, values] = grouped_rows(spec.heads, shape);
+        let [queries, keys, values] = grouped_rows(shape);
         let part = |(first, rows)| Rows {
             tensor: w(names.qkv),
             of: all,
@@ -312,7 +316,7 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
         return parts.map(part).collect();
     }
     let heads = |part: u32| {
-        (0..spec.heads).map(move |head| Rows {
+        (0..shape.heads).map(move |head| Rows {
             tensor: w(names.q),
             of: 2 * q,
             first: (2 * head + part) * head_dim,
@@ -320,11 +324,12 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
         })
     };
     let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
-    if spec.attention_gate && c.has(&w(names.attn_gate)) {
+    let gated = spec.attention_gate.is_some();
+    if gated && c.has(&w(names.attn_gate)) {
         let queries = [Rows::all(w(names.q), q)].into_iter();
-        let gates = [Rows::all(w(names.attn_gate), q)];
+        let gates = [Rows::all(w(names.attn_gate), spec.gates(i as usize))];
         queries.chain(keys_and_values).chain(gates).collect()
-    } else if spec.attention_gate {
+    } else if gated {
         heads(0).chain(keys_and_values).chain(heads(1)).collect()
     } else {
         let own = spec.kv_source(i as usize) == i as usize;
@@ -339,10 +344,30 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
     }
 }
 
+/// The bias of a matrix that has queries, keys and values group by group, in the order in which commands have them.
+fn grouped_bias(
+    c: &mut Collector<'_>,
+    label: &str,
+    name: &str,
+    shape: LayerShape,
+) -> Result<Vec<OutputPart>, Error> {
+    let n = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+    let info = c.tensor(name, 1, n)?;
+    let mut stored = vec![0.0; n as usize];
+    quant::decode(info.format, &c.checkpoint.rows(&info, 0, 1)?, &mut stored);
+    let parts = grouped_rows(shape).concat();
+    let parts = parts
+        .into_iter()
+        .flat_map(|(first, rows)| first..first + rows);
+    let values = parts.map(|at| stored[at as usize]).collect();
+    let weight = c.constant(label, values);
+    Ok(vec![OutputPart { weight, n, at: 0 }])
+}
+
 /// Where queries, keys and values are in a matrix that has them group by group: the first row and the number of rows of each group's part.
-pub(crate) fn grouped_rows(heads: u32, shape: LayerShape) -> [Vec<(u32, u32)>; 3] {
+pub(crate) fn grouped_rows(shape: LayerShape) -> [Vec<(u32, u32)>; 3] {
     let (groups, head) = (shape.kv_heads, shape.head_dim);
-    let queries = heads / groups * head;
+    let queries = shape.heads / groups * head;
     let part = |at: u32, rows: u32| {
         let first = move |group| group * (queries + 2 * head) + at;
         (0..groups).map(|group| (first(group), rows)).collect()

@@ -36,6 +36,7 @@ fn attention(layer: u32, cache: u32) -> Command {
         q_stride: 256,
         y_stride: 128,
         causal: 0,
+        chunked: 0,
     };
     command(Op::Attention, params.words(), NO_WEIGHT, &[X, cache, X])
 }

@@ -221,6 +221,7 @@ fn decode() -> Vec<Command> {
         beta: 0.5,
         original: 16,
         y_stride: 16,
+        ahead: 1,
     };
     let act = p::Act {
         n: 6,
@@ -306,6 +307,7 @@ fn decode() -> Vec<Command> {
         q_stride: 16,
         y_stride: 8,
         causal: 0,
+        chunked: 0,
     };
     let cross_attention = p::CrossAttention {
         layer: 0,

@@ -281,10 +281,21 @@ static SYNTAXES: [Syntax; 21] = [
         ..syntax("granite", &[&["<|tool_call|>"], &["<|start_of_role|>"]])
     },
     Syntax {
-        openings: &[token("<|python_tag|>", Start::Llama)],
-        closings: &[";"],
+        openings: &[
+            token("<|python_tag|>", Start::Llama),
+            // Llama 4
+            token("<|python_start|>", Start::Llama),
+        ],
+        closings: &[";", "<|python_end|>"],
         bare: Some(Start::Llama),
-        ..syntax("llama", &[&["<|python_tag|>"], &["<|start_header_id|>"]])
+        ..syntax(
+            "llama",
+            &[
+                &["<|python_tag|>"],
+                &["<|start_header_id|>"],
+                &["<|header_start|>"],
+            ],
+        )
     },
     Syntax {
         openings: &[text("<tool_calls>", Start::Json)],

@@ -295,6 +295,13 @@ fn llama() {
             "time{}",
         ],
     );
+    // Llama 4
+    for answer in [
+        "<|python_start|>[time()]<|python_end|>",
+        r#"<|python_start|>{"name": "time", "parameters": {}}<|python_end|>"#,
+    ] {
+        check("llama", answer, "", "", &["time{}"]);
+    }
     // An answer that is JSON or begins with a bracket is not a call.
     for text in [
         r#"{"name": "Ada", "parameters": {}}"#,
@@ -893,6 +900,7 @@ fn templates_choose_the_syntax() {
         ),
         ("<tool_call>{name}\n<arg_key>", "glm", "think"),
         ("<|start_header_id|> <|python_tag|>", "llama", "think"),
+        ("<|header_start|>user<|header_end|>", "llama", "think"),
         ("<|start_header_id|> <tool_call>", "hermes", "think"),
         ("[INST] [TOOL_CALLS] [THINK]", "mistral", "mistral"),
         (

@@ -139,7 +139,7 @@ impl Lowering<'_> {
             place.flags |= u32::from(id != NO_WEIGHT) << bit;
         }
         let mut params = task.command.params;
-        params[10..15].copy_from_slice(&[
+        params[11..16].copy_from_slice(&[
             r.rot,
             r.interleaved,
             r.magnitude.to_bits(),

@@ -250,6 +250,9 @@ impl Recorder<'_> {
             return Err("an exchange into another vector than that of attention".to_string());
         }
         let exchanged = whole.is_some();
+        if a.chunked != 0 {
+            return Err("attention within chunks".to_string());
+        }
         let of_heads = |heads: u32, kv_heads: u32| {
             let a = params::Attention {
                 heads,
