@@ -9,7 +9,9 @@ use welte_device::{
     Want,
 };
 use welte_formats::quant;
-use welte_table::{CacheKind, CacheSpec, Class, Format, PassKind, Program, Row, fuse, verify};
+use welte_table::{
+    CacheKind, CacheSpec, Class, Format, Op, PassKind, Program, Row, accesses, fuse, verify,
+};
 
 /// A program that the device can run, with its checkpoint.
 pub(super) struct Case {
@@ -187,17 +189,17 @@ impl Pair<'_> {
 
     /// The first buffer or cache that differs, if any does.
     pub(super) fn differing(&mut self, tolerance: f32) -> Option<String> {
-        self.differing_among(&|class| class != Class::Tables, tolerance)
+        self.differing_among(&|_, class| class != Class::Tables, tolerance)
     }
 
     fn differing_among(
         &mut self,
-        compared: &dyn Fn(Class) -> bool,
+        compared: &dyn Fn(u32, Class) -> bool,
         tolerance: f32,
     ) -> Option<String> {
         let program = self.case.program.clone();
         for (id, spec) in program.buffers.iter().enumerate() {
-            if !compared(spec.class) {
+            if !compared(id as u32, spec.class) {
                 continue;
             }
             let cache = program.caches.iter().find(|c| c.buffer == id as u32);
@@ -226,7 +228,28 @@ impl Pair<'_> {
     /// For whole steps: a device may keep intermediates of a decode step elsewhere.
     #[track_caller]
     pub(super) fn assert_same_caches(&mut self, what: &str, tolerance: f32) {
-        if let Some(problem) = self.differing_among(&|class| class == Class::Cache, tolerance) {
+        if let Some(problem) = self.differing_among(&|_, class| class == Class::Cache, tolerance) {
+            panic!("{what}: {problem}: {}", self.case.what);
+        }
+    }
+
+    /// After the first `until` commands of a pass: what none of the others reads may differ, since a device that joins commands need not
+    /// write it.
+    #[track_caller]
+    pub(super) fn assert_same_so_far(
+        &mut self,
+        what: &str,
+        pass: usize,
+        until: usize,
+        tolerance: f32,
+    ) {
+        let program = self.case.program.clone();
+        let compared = |id: u32, class: Class| match class {
+            Class::Tables => false,
+            class if is_scratch(class) => is_read(&program, pass, until, id),
+            _ => true,
+        };
+        if let Some(problem) = self.differing_among(&compared, tolerance) {
             panic!("{what}: {problem}: {}", self.case.what);
         }
     }
@@ -241,6 +264,17 @@ impl Pair<'_> {
 
 fn is_scratch(class: Class) -> bool {
     matches!(class, Class::ScratchDecode | Class::ScratchPrompt)
+}
+
+/// Whether a command of the pass after the first `until`, or its caller, reads a buffer before a product is stored there.
+fn is_read(program: &Program, pass: usize, until: usize, buffer: u32) -> bool {
+    let pass = &program.passes[pass];
+    let next = pass.commands[until..].iter().find_map(|command| {
+        let mut all = accesses(command).into_iter();
+        let access = all.find(|access| access.at.buffer == buffer)?;
+        Some(!access.writes || !matches!(command.op, Op::Matmul | Op::NormMatmul))
+    });
+    next.unwrap_or(pass.result.buffer == buffer)
 }
 
 fn decoded(format: Format, bytes: &[u8]) -> Vec<f32> {

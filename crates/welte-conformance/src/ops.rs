@@ -103,7 +103,7 @@ fn every_command(pair: &mut Pair<'_>, model: &Model, n: &mut Numbers, pass: usiz
         });
         let label = spec.labels[until.max(1) - 1].clone();
         let what = format!("{}, after {until} commands ({label})", spec.kind.name());
-        pair.assert_same_memory(&what, tolerance);
+        pair.assert_same_so_far(&what, pass, until, tolerance);
     }
     let going_on: Vec<Row> = next
         .iter()

@@ -2,6 +2,7 @@
 
 use crate::kernels::cooperative::Cooperative;
 use crate::wait::block_on;
+use std::sync::OnceLock;
 use welte_device::{DeviceId, DeviceReport, Error};
 use wgpu::{
     Adapter, AdapterInfo, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor,
@@ -65,11 +66,20 @@ pub(crate) fn open(api: Api, ordinal: u32) -> Result<Adapter, Error> {
     })
 }
 
+/// Lives as long as the process. The last instance to go unloads the driver, and a thread that has used the driver and ends afterwards would
+/// call into it.
+fn instance() -> &'static Instance {
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        let mut descriptor = InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = Api::Gpu.backends();
+        Instance::new(descriptor)
+    })
+}
+
 fn adapters(api: Api) -> Vec<Adapter> {
-    let mut descriptor = InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = api.backends();
-    let instance = Instance::new(descriptor);
-    let mut adapters = block_on(instance.enumerate_adapters(api.backends())).unwrap_or_default();
+    let found = block_on(instance().enumerate_adapters(api.backends()));
+    let mut adapters = found.unwrap_or_default();
     let speed = |adapter: &Adapter| {
         let info = adapter.get_info();
         let kind = match info.device_type {
