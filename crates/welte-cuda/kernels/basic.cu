@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ Ba
 
 extern "C" __global__ void __launch_bounds__(256) position_scale(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *, float *y, u32 i) {
-        u32 whole = a.step->rows[blockIdx.x].position + a.act) / a.groups;
+        u32 whole = (a.step->rows[blockIdx.x].position + a.act) / a.groups;
         y[i] *= 1.0f + a.a * logf(1.0f + (float)whole);
     });
 }

@@ -14,8 +14,9 @@ use welte_table::{Part, Program, Source};
 /// Tensors that a model may lack: the table of tokens is then the output too; biases of all layers; values of Gemma 4, which
 /// are then the keys; the norm of LFM2-VL's projector.
 fn is_optional(model: &str, tensor: &str) -> bool {
-    let output = tensor.ends_with("lm_head.weight") || tensor == "output.weight";
-    output
+    let outputs = ["output.weight", "embed_out.weight"];
+    outputs.contains(&tensor)
+        || tensor.ends_with("lm_head.weight")
         || model.contains("lfm2_vl") && tensor == "mm.input_norm.weight"
         || tensor.contains("bias")
         || model.starts_with("gemma4") && tensor.ends_with("attn_v.weight")
