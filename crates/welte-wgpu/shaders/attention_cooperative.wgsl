@@ -1,6 +1,5 @@
-// Attention of one head over an F16 cache, for prompts, on cooperative matrices: a workgroup takes ROWS rows, each of its subgroups SQUARE
-// of them. It walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees
-// changes none of its bits, so they do not depend on the other rows. In softmax, LANES invocations share a row.
+// Attention of one head over an F16 cache, for prompts, on cooperative matrices: a workgroup takes ROWS rows. It walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees
+// changes none of its bits, so they do not depend on the other rows. In softmax a subgroup has SQUARE rows, and LANES invocations share one.
 //
 // Sums cannot be scaled where they are. They are relative to a score that follows the largest one only when it is far behind, because
 // then they pass through workgroup memory.
@@ -10,6 +9,10 @@ struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32
 
 const OCTETS = HEAD_DIM / 8u;
 const ROWS = SUBGROUPS * SQUARE;
+// ACROSS subgroups share TALL squares of rows: each has a part of a step's positions, later a part of a head's elements.
+const TALL = ACROSS;
+const POSITIONS = STEP / ACROSS / SQUARE;
+const ELEMENTS = HEAD_DIM / ACROSS / SQUARE;
 const LANES = SUBGROUP / SQUARE;
 // Quads of a row of a square.
 const QUADS = SQUARE / 4u;
@@ -30,14 +33,25 @@ fn halves(a: u32, b: u32) -> vec4<f16> {
     return vec4<f16>(vec4(unpack2x16float(a), unpack2x16float(b)));
 }
 
-// The i-th eight numbers of a step's keys (part 0) or values (part 1); zeros outside of the positions that are seen.
-fn octet(part: u32, kv_head: u32, slot: u32, step: u32, seen: vec2<u32>, i: u32) -> vec4<u32> {
+// Where the keys of a page lie, in eights; PAGE is the number of its positions.
+fn page_at(kv_head: u32, slot: u32, position: u32) -> u32 {
+    let at = command.at;
+    let page = pages[at.lists + slot * at.entries + position / PAGE];
+    return at.first / 8u + (page * command.p.kv_heads + kv_head) * PAGE * OCTETS;
+}
+
+// The i-th eight numbers of a step's keys (part 0) or values (part 1); zeros outside of the positions that are seen. The step begins in
+// the page at `first`.
+fn octet(part: u32, kv_head: u32, slot: u32, step: u32, first: u32, seen: vec2<u32>, i: u32) -> vec4<u32> {
     let position = step + i / OCTETS;
     if position < seen.x || position >= seen.y {
         return vec4(0u);
     }
-    let place = head_place(part, kv_head, command.p.kv_heads, slot, position, HEAD_DIM) / 8u;
-    return cache[place + i % OCTETS];
+    let place = part * command.at.pages * command.p.kv_heads * PAGE * OCTETS;
+    if PAGE % STEP == 0u {
+        return cache[place + first + step % PAGE * OCTETS + i];
+    }
+    return cache[place + page_at(kv_head, slot, position) + position % PAGE * OCTETS + i % OCTETS];
 }
 
 fn keep(i: u32, words: vec4<u32>) {
@@ -46,6 +60,15 @@ fn keep(i: u32, words: vec4<u32>) {
         entries[to] = halves(words.x, words.y);
         entries[to + 1u] = halves(words.z, words.w);
     }
+}
+
+// What the sums of a row are multiplied by, in the padding of its scores.
+fn factor_at(row: u32) -> f32 {
+    return scores[row * SCORE + STEP / 4u].x;
+}
+
+fn keep_factor(row: u32, factor: f32) {
+    scores[row * SCORE + STEP / 4u].x = factor;
 }
 
 fn capped(score: vec4<f32>) -> vec4<f32> {
@@ -108,10 +131,16 @@ fn main(
         entries[own_row * ENTRY + i] = vec4<f16>(power_of(inverse) * quad_at(query + 4u * i));
     }
     workgroupBarrier();
+    let group = subgroup / ACROSS * (TALL * SQUARE);
+    let side = subgroup % ACROSS;
+    //for r
     //for d
-    let query$d = coopLoadT<Left>(&entries[own * ENTRY + $du * QUADS], ENTRY);
-    var sums$d = Sums();
+    let query$r_$d = coopLoadT<Left>(&entries[(group + $ru * SQUARE) * ENTRY + $du * QUADS], ENTRY);
     //end d
+    //for e
+    var sums$r_$e = Sums();
+    //end e
+    //end r
     let own_scores = own_row * SCORE;
     let scale = inverse * p.scale;
     // What the row's sums are relative to, and this invocation's part of the sum of weights.
@@ -134,8 +163,9 @@ fn main(
         }
         let first = seen.x / STEP * STEP;
         // Keys and values are under way while the products before them are computed.
+        var page = page_at(kv_head, slot, first);
         //for l
-        var key$l = octet(0u, kv_head, slot, first, seen, $lu * WG + t);
+        var key$l = octet(0u, kv_head, slot, first, page, seen, $lu * WG + t);
         //end l
         for (var step = first; step < seen.y; step += STEP) {
             workgroupBarrier();
@@ -144,19 +174,27 @@ fn main(
             //end l
             workgroupBarrier();
             //for l
-            let value$l = octet(1u, kv_head, slot, step, seen, $lu * WG + t);
+            let value$l = octet(1u, kv_head, slot, step, page, seen, $lu * WG + t);
             //end l
-            //for s
-            var products$s = Sums();
+            //for c
+            //for r
+            var products$r_$c = Sums();
+            //end r
             //for d
-            products$s = coopMultiplyAdd(query$d, coopLoad<Right>(&entries[$su * SQUARE * ENTRY + $du * QUADS], ENTRY), products$s);
+            let keys$d_$c = coopLoad<Right>(&entries[(side * POSITIONS + $cu) * SQUARE * ENTRY + $du * QUADS], ENTRY);
+            //for r
+            products$r_$c = coopMultiplyAdd(query$r_$d, keys$d_$c, products$r_$c);
+            //end r
             //end d
-            coopStoreT(products$s, &scores[own * SCORE + $su * QUADS], SCORE);
-            //end s
+            //for r
+            coopStoreT(products$r_$c, &scores[(group + $ru * SQUARE) * SCORE + (side * POSITIONS + $cu) * QUADS], SCORE);
+            //end r
+            //end c
             workgroupBarrier();
+            page = page_at(kv_head, slot, min(step + STEP, seen.y - 1u));
             //for l
             keep($lu * WG + t, value$l);
-            key$l = octet(0u, kv_head, slot, step + STEP, seen, $lu * WG + t);
+            key$l = octet(0u, kv_head, slot, step + STEP, page, seen, $lu * WG + t);
             //end l
             var most = LOWEST;
             //for q
@@ -178,6 +216,7 @@ fn main(
             total += weight$q.x + weight$q.y + weight$q.z + weight$q.w;
             weights[own_scores + quad$q] = vec4<f16>(weight$q);
             //end q
+            keep_factor(own_row, kept);
             let has_moved = subgroupAny(kept != 1.0);
             if lane == 0u {
                 moved[subgroup] = select(0u, 1u, has_moved);
@@ -189,21 +228,29 @@ fn main(
             //end g
             ;
             if moves != 0u {
-                //for d
-                coopStoreT(sums$d, &scores[own * SCORE + $du % 2u * QUADS], SCORE);
+                //for r
+                //for e
+                coopStoreT(sums$r_$e, &scores[own * SCORE], SCORE);
                 workgroupBarrier();
                 for (var i = part; i < QUADS; i += LANES) {
-                    scores[own_scores + $du % 2u * QUADS + i] *= kept;
+                    scores[own_scores + i] *= factor_at(group + $ru * SQUARE + lane / LANES);
                 }
                 workgroupBarrier();
-                sums$d = coopLoadT<Sums>(&scores[own * SCORE + $du % 2u * QUADS], SCORE);
-                //end d
+                sums$r_$e = coopLoadT<Sums>(&scores[own * SCORE], SCORE);
+                workgroupBarrier();
+                //end e
+                //end r
             }
             //for s
-            let share$s = coopLoadT<Left>(&weights[own * SCORE + $su * QUADS], SCORE);
-            //for d
-            sums$d = coopMultiplyAdd(share$s, coopLoadT<Right>(&entries[$su * SQUARE * ENTRY + $du * QUADS], ENTRY), sums$d);
-            //end d
+            //for r
+            let share$s_$r = coopLoadT<Left>(&weights[(group + $ru * SQUARE) * SCORE + $su * QUADS], SCORE);
+            //end r
+            //for e
+            let values$s_$e = coopLoadT<Right>(&entries[$su * SQUARE * ENTRY + (side * ELEMENTS + $eu) * QUADS], ENTRY);
+            //for r
+            sums$r_$e = coopMultiplyAdd(share$s_$r, values$s_$e, sums$r_$e);
+            //end r
+            //end e
             //end s
         }
     }
@@ -219,15 +266,20 @@ fn main(
         total += exp(sink - most);
     }
     factor /= total;
-    let y = at.c + row * p.y_stride + head * HEAD_DIM;
-    //for d
     workgroupBarrier();
-    coopStoreT(sums$d, &scores[own * SCORE], SCORE);
+    keep_factor(own_row, factor);
+    //for r
+    //for e
     workgroupBarrier();
+    coopStoreT(sums$r_$e, &scores[own * SCORE], SCORE);
+    workgroupBarrier();
+    let row$r_$e = group + $ru * SQUARE + lane / LANES;
     for (var i = part; i < QUADS; i += LANES) {
-        if row < end_row {
-            put_quad(y + $du * SQUARE + 4u * i, factor * scores[own_scores + i]);
+        if first_row + row$r_$e < end_row {
+            let y = at.c + (first_row + row$r_$e) * p.y_stride + head * HEAD_DIM;
+            put_quad(y + (side * ELEMENTS + $eu) * SQUARE + 4u * i, factor_at(row$r_$e) * scores[own_scores + i]);
         }
     }
-    //end d
+    //end e
+    //end r
 }

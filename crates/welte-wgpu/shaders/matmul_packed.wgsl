@@ -1,5 +1,4 @@
-// Vectors as integers of 8 bits with a scale for every 32. Products of integers are exact. `unit_of` gives 32 elements of a matrix
-// row as two groups of 16, and `groups_of` says which. A group's part of the product is
+// Vectors as integers of 8 bits with a scale for every 32. Products of integers are exact. A group's part of the product is
 // `x_scale * (scale * dot(weights, x) - least * sum(x))`.
 
 const UNIT = 32u;
@@ -7,13 +6,6 @@ const GROUPS = CHUNK / 16u;
 const BLOCKS = CHUNK / 32u;
 // Elements whose squares are added up first: a group.
 const PART = 16u;
-
-struct Unit {
-    a: vec4<u32>,
-    b: vec4<u32>,
-    scale: vec2<f32>,
-    least: vec2<f32>,
-}
 
 struct Vector {
     a: vec4<u32>,
@@ -126,12 +118,4 @@ fn add_unit(w: Unit, x: Vector, sum: f32) -> f32 {
     let a = fma(w.scale.x, f32(dot16(w.a, x.a)), -(w.least.x * x.both.x));
     let b = fma(w.scale.y, f32(dot16(w.b, x.b)), -(w.least.y * x.both.y));
     return fma(x.scale.y, b, fma(x.scale.x, a, sum));
-}
-
-fn low_nibbles(w: vec4<u32>) -> vec4<u32> {
-    return w & vec4(0x0f0f0f0fu);
-}
-
-fn high_nibbles(w: vec4<u32>) -> vec4<u32> {
-    return (w >> vec4(4u)) & vec4(0x0f0f0f0fu);
 }

@@ -72,7 +72,7 @@ impl WgpuContext {
     /// Allocates everything that replay needs.
     pub(crate) fn new(weights: Arc<Weights>) -> Result<WgpuContext, Error> {
         let (gpu, program) = (&*weights.gpu, &*weights.program);
-        let sizes = Sizes::of(program, gpu.binding);
+        let sizes = Sizes::of(program, gpu);
         let mut allocated = BTreeMap::new();
         let mut count = |class: Class, bytes: u64| *allocated.entry(class).or_insert(0) += bytes;
         count(Class::Weights, weights.bytes);

@@ -17,12 +17,12 @@ use welte_table::{PATTERNS, Pattern, Program, verify};
 use wgpu::{Adapter, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Raised with every change that gives other bits.
-const ARITHMETIC: u32 = 4;
+const ARITHMETIC: u32 = 5;
 
 /// Rows of a prompt that are computed together by default.
 const PROMPT_ROWS: u32 = 256;
 /// The same on cooperative matrices, whose tiles are larger.
-const MANY_PROMPT_ROWS: u32 = 512;
+const MANY_PROMPT_ROWS: u32 = 2048;
 
 /// Opens a GPU by its number among those of an API.
 pub fn device(api: Api, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {

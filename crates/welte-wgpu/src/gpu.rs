@@ -1,7 +1,7 @@
 //! An open GPU: buffers, pipelines, submissions, errors.
 #![allow(unsafe_code)]
 
-use crate::kernels::cooperative::{Cooperative, Tile};
+use crate::kernels::cooperative::{Cooperative, Factors, Tile};
 use crate::kernels::{Geometry, Kernel};
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
@@ -199,8 +199,15 @@ impl Gpu {
         };
         // A driver may offer matrices and fail to compile them. Tiles serve without.
         if let Some(cooperative) = cooperative {
-            let trial =
-                Tile::of(cooperative, 1024, 1 << 14).kernel(cooperative, Format::F16, true, false);
+            let tile = Tile::of(cooperative, 1024, 1 << 14);
+            let trial = Factors {
+                format: Format::F16,
+                k: 256,
+                aligned: true,
+                adds: false,
+                grouped: false,
+            };
+            let trial = tile.kernel(cooperative, trial);
             match gpu.pipeline(&trial) {
                 Ok(_) => {}
                 Err(why) if within.cooperative == Some(true) => return Err(why),

@@ -236,7 +236,7 @@ pub(crate) struct Geometry {
     /// Vectors that a product takes at once in steps of several rows.
     rows: u32,
     /// Steps of one row have a kernel of their own. Otherwise one kernel is compiled for both.
-    single: bool,
+    pub(crate) single: bool,
     /// Weights are loaded a unit ahead, which needs the code for it twice.
     ahead: bool,
     /// Every workgroup of a product computes the norm before it. Otherwise the norm is a launch of its own.
@@ -402,6 +402,7 @@ impl Product {
         if self.is_packed() {
             kernel.name += " packed";
             kernel.pieces.push(shader!("matmul_packed"));
+            kernel.pieces.push(shader!("unit/common"));
             kernel.pieces.extend_from_slice(unit_loader(self.format));
             kernel.pieces.push(match subgroup {
                 0 => shader!("team/memory_pairs"),
@@ -791,7 +792,6 @@ pub(crate) fn every() -> Vec<Kernel> {
     use source::*;
     let each = [
         ("act", ACT),
-        ("act_mul", ACT_MUL),
         ("add", ADD),
         ("add_position", ADD_POSITION),
         ("add_feature", ADD_FEATURE),
@@ -809,6 +809,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.extend([norm(false, dim), norm(true, dim), norm_before(dim)]);
     }
     all.extend([argmax(), rope(), route()]);
+    all.extend([true, false].map(|aligned| act_mul(64, aligned).0));
     for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
         all.push(argmax_part(geometry));
         all.extend([sample_adjust, sample_gather, sample_choose].map(|kernel| kernel(geometry)));
@@ -817,6 +818,8 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.push(altup("altup_predict", ALTUP_PREDICT));
     all.push(altup("altup_correct", ALTUP_CORRECT));
     all.extend([cutoff(), match_squares(), adapt_down()]);
+    all.extend([true, false].map(cooperative::experts_end));
+    all.push(cooperative::experts_group(cooperative::Tile::LARGE));
     all.push(adapt("adapt_lookup", ADAPT_LOOKUP));
     all.push(adapt("adapt_up", ADAPT_UP));
     all.push(recurrent("mamba2", MAMBA2));
@@ -916,10 +919,19 @@ fn flag(is: bool) -> &'static str {
     if is { "true" } else { "false" }
 }
 
+/// `act_mul`, and its invocations. `aligned`: rows begin at multiples of 16 bytes and are whole quads.
+pub(crate) fn act_mul(n: u32, aligned: bool) -> (Kernel, u32) {
+    let kernel = Kernel::each("act_mul", shader!("act_mul")).with("ALIGNED", flag(aligned));
+    if aligned {
+        (kernel.in_quads(), n / 4)
+    } else {
+        (kernel, n)
+    }
+}
+
 /// Sources of the ops that compute every element by itself.
 pub(crate) mod source {
     pub(crate) const ACT: &str = shader!("act");
-    pub(crate) const ACT_MUL: &str = shader!("act_mul");
     pub(crate) const ADAPT_LOOKUP: &str = shader!("adapt_lookup");
     pub(crate) const ADAPT_UP: &str = shader!("adapt_up");
     pub(crate) const ADD: &str = shader!("add");

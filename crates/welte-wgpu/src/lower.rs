@@ -1,9 +1,10 @@
 //! A command becomes launches: a pipeline, a bind group, a grid, and parameters in a buffer.
 
 mod attention;
+mod experts;
 
 use crate::gpu::{COMMAND_BYTES, Gpu, binding};
-use crate::kernels::cooperative::{Cooperative, Tile, round_rows, rounded_words};
+use crate::kernels::cooperative::{Cooperative, Factors, Tile, round_rows, rounded_words};
 use crate::kernels::{self, Kernel, Product, WORKGROUP, source};
 use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;
@@ -127,6 +128,17 @@ impl Multiply {
         words
     }
 }
+
+/// The kernel of `act_mul` at a place, and its invocations.
+fn act_mul(place: Place, p: params::ActMul) -> (Kernel, u32) {
+    let [x, y, ..] = place.operands;
+    let places = [x, y, p.n, p.x_stride, p.y_stride];
+    let aligned = places.iter().all(|word| word.is_multiple_of(4));
+    kernels::act_mul(p.n, aligned)
+}
+
+/// Outputs, such as those of routers, for which prompts take the kernels of decoding.
+const FEW_OUTPUTS: u32 = 256;
 
 /// Workgroups of a product that share its outputs. Each prepares the vectors once.
 const MOST_GROUPS: u32 = 1024;
@@ -382,6 +394,9 @@ impl Lowering<'_> {
                 self.products(task, product, |place| place, &mut runs);
             }
             Op::Attention => self.attention(task, &mut runs),
+            Op::ExpertsActMul | Op::ExpertsAdd if self.grouped(task).is_some() => {
+                runs.extend(self.grouped(task).into_iter().flatten());
+            }
             Op::Sample => runs.extend(self.sample(task)),
             op if op.is_low_rank() => runs.push(self.low_rank(task)),
             Op::RopeAppend => {
@@ -415,7 +430,9 @@ impl Lowering<'_> {
     fn norm_apart(&self, task: Task<'_>, p: &mut Multiply, runs: &mut Vec<Run>) -> bool {
         let apart = task.tiled || !self.gpu().geometry.norms;
         let (kernel, words) = if self.cooperative(task).is_some() {
-            let kernel = round_rows(task.command.format, p.k, p.norm.is_some());
+            let aligned = [self.word(task.command.buffers[0]), p.x_stride, p.k];
+            let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
+            let kernel = round_rows(task.command.format, p.k, p.norm.is_some(), aligned);
             (kernel, rounded_words(p.k))
         } else if p.norm.is_some() && apart {
             (kernels::norm_before(p.k), p.k)
@@ -457,7 +474,9 @@ impl Lowering<'_> {
             if normed {
                 place.operands[0] = place.scratch;
             }
-            runs.push(if task.tiled {
+            // Few outputs make few tiles.
+            let few = place.count <= FEW_OUTPUTS && self.cooperative(task).is_none();
+            runs.push(if task.tiled && !(few && self.gpu().geometry.single) {
                 self.tile(task, place, piece, p)
             } else {
                 self.product(task, place, piece, p, None)
@@ -472,7 +491,14 @@ impl Lowering<'_> {
         let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
         if let Some(on) = self.cooperative(task) {
             let tile = Tile::of(on, task.rows, place.count);
-            let kernel = tile.kernel(on, task.command.format, aligned, adds);
+            let factors = Factors {
+                format: task.command.format,
+                k: p.k,
+                aligned,
+                adds,
+                grouped: false,
+            };
+            let kernel = tile.kernel(on, factors);
             let outputs = place.count.div_ceil(tile.outputs());
             return Run {
                 rows: tile.rows(),
@@ -572,8 +598,8 @@ impl Lowering<'_> {
             y_stride: p.y_stride,
         };
         place.operands[0] = both;
-        let kernel = Kernel::each(Op::ActMul.name(), source::ACT_MUL);
-        let grid = [p.n.div_ceil(WORKGROUP), 1];
+        let (kernel, width) = act_mul(place, act);
+        let grid = [width.div_ceil(WORKGROUP), 1];
         runs.push(Run::new(kernel, grid, place, act.words()));
     }
 
@@ -791,7 +817,10 @@ impl Lowering<'_> {
                 let kernel = kernels::altup(name, source::ALTUP_CORRECT);
                 (kernel, across(params::AltUpCorrect::of(words).dim))
             }
-            Op::ActMul => each(name, source::ACT_MUL, params::ActMul::of(words).n),
+            Op::ActMul => {
+                let (kernel, width) = act_mul(*place, params::ActMul::of(words));
+                (kernel, across(width))
+            }
             Op::Act => each(name, source::ACT, params::Act::of(words).n),
             Op::Add => each(name, source::ADD, params::Add::of(words).n),
             Op::Scale => each(name, source::SCALE, params::Scale::of(words).n),

@@ -12,6 +12,81 @@ pub(crate) const LEAST_SPLIT: u32 = 256;
 /// The same where one workgroup walks a split faster than another launch joins two.
 pub(crate) const LONG_SPLIT: u32 = 1024;
 
+/// A command of experts whose rows can be grouped by expert.
+#[derive(Clone, Copy)]
+pub(crate) struct Grouped {
+    pub(crate) k: u32,
+    pub(crate) experts: u32,
+    pub(crate) used: u32,
+    /// Rows of inputs of each row.
+    pub(crate) inputs: u32,
+    /// Outputs of an expert.
+    pub(crate) each: u32,
+    pub(crate) choice_stride: u32,
+}
+
+impl Grouped {
+    /// None if its activation is another command, or if rows are not whole quads.
+    pub(crate) fn of(command: &Command) -> Option<Grouped> {
+        let (grouped, strides) = match command.op {
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(&command.params);
+                let grouped = Grouped {
+                    k: p.k,
+                    experts: p.experts,
+                    used: p.used,
+                    inputs: 1,
+                    each: 2 * p.n,
+                    choice_stride: p.choice_stride,
+                };
+                (
+                    (p.act < 4).then_some(grouped)?,
+                    [p.n, p.x_stride, p.y_stride],
+                )
+            }
+            Op::ExpertsAdd => {
+                let p = params::ExpertsAdd::of(&command.params);
+                let grouped = Grouped {
+                    k: p.k,
+                    experts: p.experts,
+                    used: p.used,
+                    inputs: p.used,
+                    each: p.n,
+                    choice_stride: p.choice_stride,
+                };
+                (grouped, [p.n, p.x_stride, p.y_stride])
+            }
+            _ => return None,
+        };
+        let whole = strides.iter().chain([&grouped.k]);
+        whole
+            .into_iter()
+            .all(|n| n.is_multiple_of(4))
+            .then_some(grouped)
+    }
+
+    /// The most tiles of at least eight rows that `rows` rows make.
+    fn most_tiles(&self, rows: u32) -> u32 {
+        rows * self.used / 8 + self.experts
+    }
+
+    /// Where its parts lie in the scratch, in words: the list of entries, the tiles, rounded rows, outputs, and the end.
+    pub(crate) fn parts(&self, rows: u32) -> [u64; 5] {
+        let rows64 = u64::from(rows);
+        let sizes = [
+            rows64 * u64::from(self.used),
+            4 * (1 + u64::from(self.most_tiles(rows))),
+            rows64 * u64::from(self.inputs * rounded_words(self.k)),
+            rows64 * u64::from(self.used) * u64::from(self.each),
+        ];
+        let mut parts = [0; 5];
+        for (i, size) in sizes.into_iter().enumerate() {
+            parts[i + 1] = parts[i] + size.next_multiple_of(4);
+        }
+        parts
+    }
+}
+
 /// The most launches of a command whose weight has `pieces` pieces.
 pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
     match op {
@@ -19,6 +94,7 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
         Op::NormMatmulActMul => pieces + 2,
         Op::Attention => 3,
         Op::Sample => 5,
+        Op::ExpertsActMul | Op::ExpertsAdd => pieces.max(4),
         _ => pieces,
     }
 }
@@ -40,6 +116,7 @@ pub(crate) fn rounded_weights(program: &Program, gpu: &Gpu) -> BTreeSet<WeightId
                 command.op,
                 Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
             );
+            let is_product = is_product || Grouped::of(command).is_some();
             is_product && Cooperative::takes(command.format)
         });
         all.extend(products.map(|command| command.weights[0]));
@@ -64,8 +141,14 @@ pub(crate) fn sampled_words(n: u32) -> u32 {
     n + parts * kernels::PART_WORDS
 }
 
-/// Bytes of scratch that a command takes for `rows` rows.
-pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows: u32) -> u64 {
+/// Bytes of scratch that a command takes for `rows` rows; `matrices`: the adapter has cooperative ones.
+pub(crate) fn scratch(
+    program: &Program,
+    command: &Command,
+    decodes: bool,
+    rows: u32,
+    matrices: bool,
+) -> u64 {
     let floats = |row: u64| 4 * u64::from(rows) * row;
     match command.op {
         Op::NormMatmul => {
@@ -79,6 +162,9 @@ pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows:
         Op::NormMatmulActMul => {
             let p = params::NormMatmulActMul::of(&command.params);
             floats(u64::from(prepared_words(p.k)) + 2 * u64::from(p.n))
+        }
+        Op::ExpertsActMul | Op::ExpertsAdd if !decodes && matrices => {
+            Grouped::of(command).map_or(0, |grouped| 4 * grouped.parts(rows)[4])
         }
         // The chosen token of each row comes first.
         Op::Sample => floats(1 + u64::from(sampled_words(params::Sample::of(&command.params).n))),

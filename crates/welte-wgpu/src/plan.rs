@@ -44,7 +44,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub(crate) fn of(program: &Program, binding: u64) -> Sizes {
+    pub(crate) fn of(program: &Program, gpu: &Gpu) -> Sizes {
+        let (binding, matrices) = (gpu.binding, gpu.cooperative.is_some());
         let mut places = Vec::new();
         let mut caches = Vec::new();
         let mut arena = 0u64;
@@ -67,7 +68,7 @@ impl Sizes {
         let used = program.passes.iter().flat_map(|pass| {
             let decodes = pass.kind == PassKind::Decode;
             let commands = pass.commands.iter().enumerate();
-            commands.map(move |(i, c)| scratch(program, c, decodes, pass.rows_at(i)))
+            commands.map(move |(i, c)| scratch(program, c, decodes, pass.rows_at(i), matrices))
         });
         arena = arena.saturating_add(aligned(used.max().unwrap_or(0)));
         let mut lists = Vec::new();
@@ -144,7 +145,7 @@ pub(crate) fn memory(program: &Program, gpu: &Gpu) -> MemoryPlan {
     let mut plan = MemoryPlan::of(program, &|_| 0);
     let rounded = rounded_weights(program, gpu);
     plan.entries[0].bytes = bytes.iter().sum::<u64>() + power_bytes(program, &rounded);
-    for (name, class, bytes) in Sizes::of(program, gpu.binding).entries(program) {
+    for (name, class, bytes) in Sizes::of(program, gpu).entries(program) {
         plan.add(name, class, bytes);
     }
     plan
@@ -175,7 +176,7 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
             human(gpu.binding)
         ));
     }
-    let sizes = Sizes::of(program, gpu.binding);
+    let sizes = Sizes::of(program, gpu);
     if sizes.arena > gpu.binding {
         return Some(format!(
             "intermediates of {}; this GPU binds at most {} (fewer prompt rows need less)",

@@ -1,6 +1,6 @@
 //! Products and attention of prompt rows on cooperative matrices: squares of numbers that a subgroup multiplies by one instruction.
 
-use super::{Kernel, WORKGROUP, flag};
+use super::{Kernel, MOST_EXPERTS, WORKGROUP, flag, unit_loader, waiting_floats};
 use welte_table::Format;
 use wgpu::{Adapter, CooperativeMatrixProperties, CooperativeScalarType, Features};
 
@@ -11,6 +11,8 @@ pub(crate) struct Cooperative {
     pub(crate) square: u32,
     /// Invocations of a subgroup.
     pub(crate) subgroup: u32,
+    /// Elements of k that lie in workgroup memory at a time.
+    pub(crate) slice: u32,
 }
 
 impl Cooperative {
@@ -22,14 +24,19 @@ impl Cooperative {
     /// None if the adapter lacks a feature or has no such matrices, or if the size of its subgroups varies.
     pub(crate) fn of(adapter: &Adapter) -> Option<Cooperative> {
         let (info, limits) = (adapter.get_info(), adapter.limits());
-        let found = Cooperative {
-            square: square(&adapter.cooperative_matrix_properties())?,
+        let square = square(&adapter.cooperative_matrix_properties())?;
+        let memory = limits.max_compute_workgroup_storage_size;
+        let sizes = SLICES.map(|slice| Cooperative {
+            square,
             subgroup: info.subgroup_min_size,
-        };
+            slice,
+        });
+        let found = sizes
+            .into_iter()
+            .find(|on| Tile::LARGE.bytes(*on) <= memory)?;
         let fits = info.subgroup_min_size == info.subgroup_max_size
             && (8..=64).contains(&found.subgroup)
             && Tile::LARGE.invocations(found) <= limits.max_compute_invocations_per_workgroup
-            && Tile::LARGE.bytes(found) <= limits.max_compute_workgroup_storage_size
             && adapter.features().contains(Cooperative::FEATURES);
         fits.then_some(found)
     }
@@ -73,14 +80,28 @@ pub(crate) struct Tile {
     each: [u32; 2],
 }
 
-/// Elements of k that lie in workgroup memory at a time.
-const SLICE: u32 = 32;
+/// What a tile multiplies.
+#[derive(Clone, Copy)]
+pub(crate) struct Factors {
+    pub(crate) format: Format,
+    /// Elements of a row.
+    pub(crate) k: u32,
+    /// Outputs begin at multiples of 16 bytes and are whole quads.
+    pub(crate) aligned: bool,
+    /// The product is added to what is there.
+    pub(crate) adds: bool,
+    /// The rows of each expert.
+    pub(crate) grouped: bool,
+}
 
-/// The fewest workgroups of large tiles that occupy a GPU.
-const MANY: u32 = 256;
+/// Elements of k that may lie in workgroup memory at a time: the first that fit do.
+const SLICES: [u32; 2] = [64, 32];
+
+/// The fewest workgroups of large tiles that are faster than four times as many small ones. On an H200 the two meet between 32 and 80.
+const MANY: u32 = 64;
 
 impl Tile {
-    const LARGE: Tile = Tile {
+    pub(super) const LARGE: Tile = Tile {
         subgroups: [2, 4],
         each: [64, 32],
     };
@@ -105,6 +126,14 @@ impl Tile {
         }
     }
 
+    /// For the rows of an expert.
+    pub(crate) fn of_experts(on: Cooperative) -> Tile {
+        match on.subgroup {
+            ..16 => Tile::SMALLEST,
+            _ => Tile::SMALL,
+        }
+    }
+
     pub(crate) fn rows(&self) -> u32 {
         self.subgroups[0] * self.each[0]
     }
@@ -119,31 +148,38 @@ impl Tile {
 
     /// Workgroup memory.
     fn bytes(&self, on: Cooperative) -> u32 {
-        let slices = (self.rows() + self.outputs()) * (SLICE + 8) * 2;
-        slices + self.subgroups[0] * self.subgroups[1] * on.square * on.square * 4
+        let slices = (self.rows() + self.outputs()) * (on.slice + 8) * 2;
+        let results = self.subgroups[0] * self.subgroups[1] * on.square * on.square * 4;
+        slices + results + 16
     }
 
-    /// The product, whose outputs begin at multiples of 16 bytes and are whole quads if they are `aligned`.
-    pub(crate) fn kernel(
-        &self,
-        on: Cooperative,
-        format: Format,
-        aligned: bool,
-        adds: bool,
-    ) -> Kernel {
+    pub(crate) fn kernel(&self, on: Cooperative, factors: Factors) -> Kernel {
+        let Factors {
+            format,
+            k,
+            aligned,
+            adds,
+            grouped,
+        } = factors;
         let Tile {
             subgroups: [down, across],
             each: [rows, outputs],
         } = *self;
-        let (square, size) = (on.square, self.invocations(on));
+        let Cooperative { square, slice, .. } = on;
+        let size = self.invocations(on);
         let (tall, wide) = (rows / square, outputs / square);
         let name = format!(
-            "matmul_cooperative of {size}, {down} x {across} subgroups, {tall} x {wide} squares of {square}"
+            "matmul_cooperative of {size}, {down} x {across} subgroups, {tall} x {wide} squares of {square}, slices of {slice}"
         );
+        let (item, keep) = match unit_loader(format) {
+            [] => (8, shader!("matmul_cooperative_eights")),
+            _ => (32, shader!("matmul_cooperative_units")),
+        };
         let pieces = [
             shader!("power"),
             shader!("matmul_store"),
             shader!("matmul_cooperative"),
+            keep,
         ];
         let mut kernel = Kernel::of_workgroup(size, &name, &pieces);
         if aligned {
@@ -151,7 +187,7 @@ impl Tile {
         }
         let numbers = [
             ("SQUARE", square),
-            ("SLICE", SLICE),
+            ("SLICE", slice),
             ("DOWN", down),
             ("ACROSS", across),
             ("TALL", tall),
@@ -163,16 +199,19 @@ impl Tile {
             kernel.constants += &format!("const {name} = {number}u;\n");
         }
         kernel.constants = on.head() + &kernel.constants;
-        let units = |rows: u32| rows * (SLICE / 8) / size;
         kernel.loops = vec![
-            ("s", SLICE / square),
+            ("s", slice / square),
             ("r", tall),
             ("c", wide),
-            ("i", units(self.rows())),
-            ("w", units(self.outputs())),
+            ("i", self.rows() * (slice / 8) / size),
+            ("w", (self.outputs() * (slice / item)).div_ceil(size)),
+            ("plain", u32::from(!grouped)),
+            ("grouped", u32::from(grouped)),
         ];
         let kernel = kernel.with("ALIGNED", flag(aligned));
-        kernel.with("ADDS", flag(adds)).loading(format)
+        let kernel = kernel.with("GROUPED", flag(grouped));
+        let kernel = kernel.with("PADDED", flag(!k.is_multiple_of(slice)));
+        in_order(kernel.with("ADDS", flag(adds)), format)
     }
 }
 
@@ -180,8 +219,9 @@ impl Tile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Together {
     head_dim: u32,
-    /// Positions of the context at a time.
+    /// Positions of the context at a time, and of a page.
     step: u32,
+    page: u32,
 }
 
 impl Together {
@@ -191,11 +231,15 @@ impl Together {
     const LARGEST_HEAD: u32 = 128;
 
     /// None if the head has no whole squares, or if its arrays do not fit this much workgroup memory.
-    pub(crate) fn of(on: Cooperative, head_dim: u32, memory: u32) -> Option<Together> {
+    pub(crate) fn of(on: Cooperative, head_dim: u32, page: u32, memory: u32) -> Option<Together> {
         let fits = head_dim.is_multiple_of(on.square)
             && head_dim <= Together::LARGEST_HEAD
             && on.subgroup.is_multiple_of(on.square);
-        let sizes = [64, 32].map(|step| Together { head_dim, step });
+        let sizes = [64, 32].map(|step| Together {
+            head_dim,
+            step,
+            page,
+        });
         let fitting = |one: &Together| fits && one.bytes(on) <= memory;
         sizes.into_iter().find(fitting)
     }
@@ -218,7 +262,12 @@ impl Together {
 
     /// Attention of the rows of prompts over an F16 cache.
     pub(crate) fn kernel(self, on: Cooperative) -> Kernel {
-        let Cooperative { square, subgroup } = on;
+        let Cooperative {
+            square, subgroup, ..
+        } = on;
+        // Pairs of subgroups read half as much of workgroup memory.
+        let pairs = (self.head_dim / square).is_multiple_of(2);
+        let across = if pairs { 2 } else { 1 };
         let size = Together::SUBGROUPS * subgroup;
         let pieces = [
             shader!("power"),
@@ -232,6 +281,8 @@ impl Together {
             ("SQUARE", square),
             ("HEAD_DIM", self.head_dim),
             ("STEP", self.step),
+            ("PAGE", self.page),
+            ("ACROSS", across),
             ("ENTRIES", self.entries(on)),
         ];
         let with = |kernel: Kernel, (name, number)| kernel.with(name, &format!("{number}u"));
@@ -240,6 +291,9 @@ impl Together {
         kernel.loops = vec![
             ("s", self.step / square),
             ("d", self.head_dim / square),
+            ("r", across),
+            ("c", self.step / square / across),
+            ("e", self.head_dim / square / across),
             ("q", self.step * square / (4 * subgroup)),
             ("g", Together::SUBGROUPS),
             ("l", (self.step * self.head_dim / 8).div_ceil(size)),
@@ -248,20 +302,58 @@ impl Together {
     }
 }
 
-/// Words of a row of `k` values that `round_rows` makes.
-pub(crate) fn rounded_words(k: u32) -> u32 {
-    k.next_multiple_of(SLICE) / 2 + 4
+/// With the loader of a weight format for cooperative products, and the order of its elements.
+fn in_order(kernel: Kernel, format: Format) -> Kernel {
+    let mut kernel = kernel.loading(format);
+    match unit_loader(format) {
+        [] => kernel
+            .pieces
+            .extend([waiting_floats(format), shader!("format/order")]),
+        units => {
+            kernel.pieces.push(shader!("unit/common"));
+            kernel.pieces.extend_from_slice(units);
+            kernel.pieces.push(shader!("unit/order"));
+        }
+    }
+    kernel
 }
 
-/// Rounds rows of `k` values to F16 in the order of a format's units, after their norm if `normed`.
-pub(crate) fn round_rows(format: Format, k: u32, normed: bool) -> Kernel {
+/// Words of a row of `k` values that `round_rows` makes.
+pub(crate) fn rounded_words(k: u32) -> u32 {
+    k.next_multiple_of(SLICES[0]) / 2 + 4
+}
+
+/// Rounds rows of `k` values to F16 in the order of a format's items, after their norm if `normed`. `aligned`: they begin at multiples of
+/// 16 bytes and are whole quads.
+pub(crate) fn round_rows(format: Format, k: u32, normed: bool, aligned: bool) -> Kernel {
     let size = match k {
         ..1024 => WORKGROUP,
         _ => 256,
     };
     let pieces = [shader!("reduce"), shader!("power"), shader!("round_rows")];
-    let kernel = Kernel::of_workgroup(size, &format!("round_rows of {size}"), &pieces);
-    kernel.with("NORM", flag(normed)).loading(format)
+    let mut kernel = Kernel::of_workgroup(size, &format!("round_rows of {size}"), &pieces);
+    if aligned {
+        kernel = kernel.in_quads();
+    }
+    let kernel = kernel.with("ALIGNED", flag(aligned));
+    in_order(kernel.with("NORM", flag(normed)), format)
+}
+
+/// Groups the rows of prompts by expert.
+pub(crate) fn experts_group(tile: Tile) -> Kernel {
+    let kernel = Kernel::of_workgroup(256, "experts_group", &[shader!("experts_group")]);
+    kernel
+        .with("MOST_EXPERTS", &format!("{MOST_EXPERTS}u"))
+        .with("TILE_ROWS", &format!("{}u", tile.rows()))
+}
+
+/// What follows the grouped products of `experts_act_mul`, and of `experts_add`.
+pub(crate) fn experts_end(activates: bool) -> Kernel {
+    if activates {
+        Kernel::each("experts_activate", shader!("experts_activate"))
+    } else {
+        Kernel::each("experts_combine", shader!("experts_combine"))
+    }
 }
 
 /// The power of two of every row of a matrix.
@@ -277,18 +369,30 @@ pub(crate) fn every(format: Format) -> (Vec<Kernel>, Vec<Kernel>) {
         return (Vec::new(), Vec::new());
     }
     let plain = vec![
-        round_rows(format, 256, true),
-        round_rows(format, 2048, false),
+        round_rows(format, 256, true, true),
+        round_rows(format, 2048, false, false),
         row_powers(format),
     ];
     let sizes = [
-        (Tile::LARGE, 16, 32),
-        (Tile::SMALL, 16, 32),
-        (Tile::SMALLEST, 8, 8),
+        (Tile::LARGE, 16, 32, 64),
+        (Tile::SMALL, 16, 32, 32),
+        (Tile::SMALLEST, 8, 8, 64),
     ];
-    let products = sizes.map(|(tile, square, subgroup)| {
+    let products = sizes.map(|(tile, square, subgroup, slice)| {
+        let on = Cooperative {
+            square,
+            subgroup,
+            slice,
+        };
         let aligned = tile != Tile::SMALL;
-        tile.kernel(Cooperative { square, subgroup }, format, aligned, !aligned)
+        let factors = Factors {
+            format,
+            k: if aligned { 256 } else { 288 },
+            aligned,
+            adds: !aligned,
+            grouped: tile == Tile::SMALLEST,
+        };
+        tile.kernel(on, factors)
     });
     (plain, products.into())
 }
@@ -298,8 +402,14 @@ pub(crate) fn every(format: Format) -> (Vec<Kernel>, Vec<Kernel>) {
 pub(crate) fn attention() -> Vec<Kernel> {
     let sizes = [32, 64, 80, 128].map(|size| [(size, 16, 32, 48 << 10), (size, 8, 32, 32 << 10)]);
     let kernel = |(size, square, subgroup, memory)| {
-        let on = Cooperative { square, subgroup };
-        Together::of(on, size, memory).expect("it fits").kernel(on)
+        let on = Cooperative {
+            square,
+            subgroup,
+            slice: 64,
+        };
+        Together::of(on, size, if size == 64 { 24 } else { 64 }, memory)
+            .expect("it fits")
+            .kernel(on)
     };
     sizes.into_iter().flatten().map(kernel).collect()
 }
@@ -330,8 +440,12 @@ mod tests {
 
     #[test]
     fn attention_takes_what_fits() {
-        let on = |square, subgroup| Cooperative { square, subgroup };
-        let step = |on, head, memory| Some(Together::of(on, head, memory)?.step);
+        let on = |square, subgroup| Cooperative {
+            square,
+            subgroup,
+            slice: 64,
+        };
+        let step = |on, head, memory| Some(Together::of(on, head, 64, memory)?.step);
         assert_eq!(step(on(16, 32), 128, 48 << 10), Some(64));
         assert_eq!(step(on(16, 32), 128, 32 << 10), Some(32));
         assert_eq!(step(on(16, 32), 128, 16 << 10), None);
@@ -345,21 +459,23 @@ mod tests {
     }
 
     #[test]
-    fn every_invocation_carries_as_much() {
+    fn every_invocation_carries_as_many_inputs() {
         for (tile, subgroups) in [
             (Tile::LARGE, &[16, 32, 64][..]),
             (Tile::SMALL, &[16, 32, 64]),
             (Tile::SMALLEST, &[8]),
         ] {
             for &subgroup in subgroups {
-                let on = Cooperative {
-                    square: 16,
-                    subgroup,
-                };
-                let size = tile.invocations(on);
-                assert!((tile.rows() * SLICE / 8).is_multiple_of(size), "{size}");
-                assert!((tile.outputs() * SLICE / 8).is_multiple_of(size), "{size}");
-                assert!(tile.bytes(on) <= 32 << 10, "{}", tile.bytes(on));
+                for (slice, memory) in SLICES.into_iter().zip([48 << 10, 32 << 10]) {
+                    let on = Cooperative {
+                        square: 16,
+                        subgroup,
+                        slice,
+                    };
+                    let size = tile.invocations(on);
+                    assert!((tile.rows() * slice / 8).is_multiple_of(size), "{size}");
+                    assert!(tile.bytes(on) <= memory, "{}", tile.bytes(on));
+                }
             }
         }
     }

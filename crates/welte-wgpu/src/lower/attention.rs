@@ -67,7 +67,8 @@ impl Lowering<'_> {
     fn attention_together(&self, head_dim: u32) -> Option<(Kernel, u32)> {
         let gpu = self.gpu();
         let memory = gpu.device.limits().max_compute_workgroup_storage_size;
-        let on_matrices = |on| Some((on, Together::of(on, head_dim, memory)?));
+        let page = self.program().page;
+        let on_matrices = |on| Some((on, Together::of(on, head_dim, page, memory)?));
         if let Some((on, together)) = gpu.cooperative.and_then(on_matrices) {
             return Some((together.kernel(on), Together::rows(on)));
         }
