@@ -3,7 +3,7 @@
 //
 // Sums cannot be scaled where they are. They are relative to a score that follows the largest one only when it is far behind, because
 // then they pass through workgroup memory.
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32, chunked: u32 }
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 
@@ -28,8 +28,6 @@ var<workgroup> scores: array<vec4<f32>, ROWS * SCORE>;
 var<workgroup> weights: array<vec4<f16>, ROWS * SCORE>;
 // By subgroup: whether one of its rows is relative to another score now.
 var<workgroup> moved: array<u32, SUBGROUPS>;
-// What the sums of each row are multiplied by.
-var<workgroup> factors: array<f32, ROWS>;
 
 fn halves(a: u32, b: u32) -> vec4<f16> {
     return vec4<f16>(vec4(unpack2x16float(a), unpack2x16float(b)));
@@ -62,6 +60,15 @@ fn keep(i: u32, words: vec4<u32>) {
         entries[to] = halves(words.x, words.y);
         entries[to + 1u] = halves(words.z, words.w);
     }
+}
+
+// What the sums of a row are multiplied by, in the padding of its scores.
+fn factor_at(row: u32) -> f32 {
+    return scores[row * SCORE + STEP / 4u].x;
+}
+
+fn keep_factor(row: u32, factor: f32) {
+    scores[row * SCORE + STEP / 4u].x = factor;
 }
 
 fn capped(score: vec4<f32>) -> vec4<f32> {
@@ -209,7 +216,7 @@ fn main(
             total += weight$q.x + weight$q.y + weight$q.z + weight$q.w;
             weights[own_scores + quad$q] = vec4<f16>(weight$q);
             //end q
-            factors[own_row] = kept;
+            keep_factor(own_row, kept);
             let has_moved = subgroupAny(kept != 1.0);
             if lane == 0u {
                 moved[subgroup] = select(0u, 1u, has_moved);
@@ -226,7 +233,7 @@ fn main(
                 coopStoreT(sums$r_$e, &scores[own * SCORE], SCORE);
                 workgroupBarrier();
                 for (var i = part; i < QUADS; i += LANES) {
-                    scores[own_scores + i] *= factors[group + $ru * SQUARE + lane / LANES];
+                    scores[own_scores + i] *= factor_at(group + $ru * SQUARE + lane / LANES);
                 }
                 workgroupBarrier();
                 sums$r_$e = coopLoadT<Sums>(&scores[own * SCORE], SCORE);
@@ -260,7 +267,7 @@ fn main(
     }
     factor /= total;
     workgroupBarrier();
-    factors[own_row] = factor;
+    keep_factor(own_row, factor);
     //for r
     //for e
     workgroupBarrier();
@@ -270,7 +277,7 @@ fn main(
     for (var i = part; i < QUADS; i += LANES) {
         if first_row + row$r_$e < end_row {
             let y = at.c + (first_row + row$r_$e) * p.y_stride + head * HEAD_DIM;
-            put_quad(y + (side * ELEMENTS + $eu) * SQUARE + 4u * i, factors[row$r_$e] * scores[own_scores + i]);
+            put_quad(y + (side * ELEMENTS + $eu) * SQUARE + 4u * i, factor_at(row$r_$e) * scores[own_scores + i]);
         }
     }
     //end e
