@@ -3,7 +3,7 @@
 //
 // Sums cannot be scaled where they are. They are relative to a score that follows the largest one only when it is far behind, because
 // then they pass through workgroup memory.
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32, chunked: u32 }
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 

@@ -257,8 +257,7 @@ impl Together {
     fn bytes(self, on: Cooperative) -> u32 {
         let quads = |count: u32| count / 4 + 2;
         let entries = (self.entries(on) * quads(self.head_dim) - 2) * 8;
-        let rows = Together::rows(on);
-        entries + rows * (quads(self.step) * (16 + 8) + 4) + 4 * Together::SUBGROUPS
+        entries + Together::rows(on) * quads(self.step) * (16 + 8) + 4 * Together::SUBGROUPS
     }
 
     /// Attention of the rows of prompts over an F16 cache.
