@@ -111,7 +111,7 @@ def mixer_margin(logits, limit):
     return min(gaps)
 
 
-def clearest(make, prompt, first, kind, tries=40):
+def clearest(make, prompt, first, kind, tries=40, among=None):
     """Of the seeds whose experts are chosen most clearly, the calmest."""
     tried = sorted(((margin(make(seed), prompt), seed) for seed in range(first, first + tries)), reverse=True)
-    return best_of(make, prompt, [seed for _, seed in tried[: tries // 5]], kind)
+    return best_of(make, prompt, [seed for _, seed in tried[: among or tries // 5]], kind)

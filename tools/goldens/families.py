@@ -640,7 +640,7 @@ def main():
             return directory(model, folder / "hf", seed)
 
         mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
-        select = functools.partial(clearest, tries=160 if name == "laguna" else 40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
+        select = functools.partial(clearest, tries=400 if name == "laguna" else 40, among=2 if name == "laguna" else None) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
         keep(select(write, prompt, 2000 + 100 * number, "BF16"), "BF16", "hf")
         edit = {"bailingmoe2": as_ling2, "exaone": published_exaone}.get(name)
         if edit:

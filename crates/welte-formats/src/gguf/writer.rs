@@ -251,15 +251,6 @@ fn customary_array(values: &[Value]) -> Kind {
     if matches!(values.first(), Some(Value::Array(_))) {
         return Kind::Arrays(values.iter().map(customary).collect());
     }
-    // Readers want signed integers in lists.
-    let is_small = |value: &Value| match value {
-        Value::U64(v) => i32::try_from(*v).is_ok(),
-        Value::I64(v) => i32::try_from(*v).is_ok(),
-        _ => false,
-    };
-    if !values.is_empty() && values.iter().all(is_small) {
-        return Kind::Array(Box::new(Kind::I32));
-    }
     let widest = values.iter().map(customary).reduce(|a, b| match (&a, &b) {
         (Kind::U32, Kind::U64) | (Kind::I32, Kind::I64) => b,
         (Kind::I32 | Kind::I64, Kind::U32 | Kind::U64)

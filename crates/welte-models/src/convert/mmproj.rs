@@ -74,6 +74,7 @@ pub fn as_mmproj(
         set("general.type", "mmproj"),
     ]);
     metadata.extend(extra);
+    metadata.values_mut().for_each(sign);
     let file = Translated::new(from, Dialect::Gguf, metadata, tensors);
     if let Some(spec) = vision.filter(|_| says(&file, "clip.has_vision_encoder")) {
         let read_back = vision_spec(&file)?;
@@ -91,6 +92,20 @@ pub fn as_mmproj(
     }
     let left_out = left_out.into_iter().next().map(|error| error.to_string());
     Ok((file, left_out))
+}
+
+/// Readers want signed integers in lists.
+fn sign(value: &mut Value) {
+    let Value::Array(values) = value else {
+        return;
+    };
+    for one in values {
+        if let Value::U64(number) = *one
+            && let Ok(number) = i64::try_from(number)
+        {
+            *one = Value::I64(number);
+        }
+    }
 }
 
 fn none(origin: &str, problem: &str) -> Error {
