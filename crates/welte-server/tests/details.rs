@@ -373,6 +373,7 @@ fn browser_page(folder: &std::path::Path, bytes: usize) -> BrowserPage {
         "page.css",
         "page.js",
         "worker.js",
+        "models.js",
         "suspend.js",
         "welte_browser.js",
         "welte_browser_bg.wasm",
