@@ -474,8 +474,8 @@ impl Lowering<'_> {
             if normed {
                 place.operands[0] = place.scratch;
             }
-            // Few outputs make few tiles.
-            let few = place.count <= FEW_OUTPUTS && self.cooperative(task).is_none();
+            // Few outputs make few tiles. Other formats would have their rows rounded to integers.
+            let few = place.count <= FEW_OUTPUTS && task.command.format == Format::F32;
             runs.push(if task.tiled && !(few && self.gpu().geometry.single) {
                 self.tile(task, place, piece, p)
             } else {
