@@ -418,8 +418,12 @@ fn adapters_come_and_go_while_requests_run() {
         .unwrap()
         .1
         .tokens;
-    let mut stream = engine.submit(long).unwrap();
+    let mut stream = engine.submit(long.clone()).unwrap();
     let first = stream.next_token().unwrap().unwrap();
+    // Enough of them to run while this thread looks.
+    let others: Vec<_> = (0..16)
+        .map(|_| engine.submit(long.clone()).unwrap())
+        .collect();
     // No further request can name it; the one that runs keeps it.
     engine.unload_adapter("all").unwrap();
     assert!(engine.adapter("all").is_none());
@@ -433,6 +437,7 @@ fn adapters_come_and_go_while_requests_run() {
     let (_, outcome) = stream.complete().unwrap();
     assert_eq!(outcome.tokens, whole);
     assert_eq!(outcome.tokens[0], first);
+    drop((long, others));
     // Its place is free once the engine has let go of the request.
     let third = (0..100).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
