@@ -7,13 +7,13 @@ const PREFERRED = "Q4_K_M";
 const folder = async () => (await navigator.storage.getDirectory()).getDirectoryHandle("models", { create: true });
 const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
 
-/** The models that are here as a whole: names and bytes. */
+/** What this browser keeps: names, bytes, and whether a download is unfinished. */
 export async function list() {
   const models = [];
   for await (const [name, handle] of (await folder()).entries()) {
-    if (!name.endsWith(PART)) {
-      models.push({ name: decodeURIComponent(name), bytes: (await handle.getFile()).size });
-    }
+    const partial = name.endsWith(PART);
+    const whole = partial ? name.slice(0, -PART.length) : name;
+    models.push({ name: decodeURIComponent(whole), bytes: (await handle.getFile()).size, partial });
   }
   return models.sort((a, b) => a.name.localeCompare(b.name));
 }
@@ -24,7 +24,7 @@ export async function saved(name) {
   return handle?.getFile();
 }
 
-/** Removes a model, or what has come of it. */
+/** Removes a model, or its partial download. */
 export async function remove(name) {
   const files = await folder();
   for (const end of ["", PART]) {
@@ -33,7 +33,7 @@ export async function remove(name) {
 }
 
 /** Where a model is: `ORG/NAME`, `ORG/NAME:QUANT`, `ORG/NAME/FILE.gguf`, or the address of a GGUF file. */
-export async function find(wanted, hub = HUB) {
+export async function find(wanted, hub = HUB, signal) {
   if (/^https?:/.test(wanted)) {
     return { name: wanted, url: wanted };
   }
@@ -41,7 +41,7 @@ export async function find(wanted, hub = HUB) {
   if (!repository) {
     throw new Error(`${wanted}: write ORG/NAME, ORG/NAME:QUANT, ORG/NAME/FILE.gguf, or the address of a GGUF file`);
   }
-  const response = await fetch(`${hub}/api/models/${repository}/tree/main?recursive=true`);
+  const response = await fetch(`${hub}/api/models/${repository}/tree/main?recursive=true`, { signal });
   if (!response.ok) {
     throw new Error(`${repository}: ${explain(response.status)}`);
   }
@@ -58,7 +58,9 @@ export async function find(wanted, hub = HUB) {
   if (/-\d{5}-of-\d{5}\.gguf$/i.test(path)) {
     throw new Error(`${repository}/${path} is one of several parts; this page takes models of one file`);
   }
-  return { name: `${repository}/${path}`, url: `${hub}/${repository}/resolve/main/${path}`, size };
+  const url = `${hub}/${repository}/resolve/main/${path}`;
+  // Another hub may have another file of that name.
+  return { name: hub === HUB ? `${repository}/${path}` : url, url, size };
 }
 
 /** The file of a model: kept here, or downloaded and then kept. A download that ended early goes on where it was. */
@@ -69,44 +71,66 @@ export async function download({ name, url, size }, progress, signal) {
   }
   const files = await folder();
   const handle = await files.getFileHandle(encodeURIComponent(name) + PART, { create: true });
-  const file = await handle.createSyncAccessHandle().catch(() => {
-    throw new Error(`${name}: another page of this browser is downloading it`);
+  const file = await handle.createSyncAccessHandle().catch((error) => {
+    const busy = error.name === "NoModificationAllowedError";
+    throw busy ? new Error(`${name}: another page of this browser is downloading it`) : error;
   });
   try {
-    let done = file.getSize();
-    const response = await fetch(url, { signal, headers: done ? { range: `bytes=${done}-` } : {} });
-    if (response.status === 416) {
-      file.truncate(0);
-      throw new Error(`${name}: it has changed since its first part came; try again`);
-    }
-    if (!response.ok) {
-      throw new Error(`${name}: ${explain(response.status)}`);
-    }
-    if (response.status !== 206) {
-      file.truncate(0);
-      done = 0;
-    }
-    const total = size ?? done + Number(response.headers.get("content-length"));
-    const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
-    if (total - done > quota - usage) {
-      throw new Error(`${name} needs ${gib(total - done)}, but this browser lets the page keep ${gib(quota - usage)} more; remove a model`);
-    }
-    for (const reader = response.body.getReader(); ; ) {
-      const part = await reader.read();
-      if (part.done) {
-        break;
-      }
-      done += file.write(part.value, { at: done });
-      progress(done, total);
-    }
-    if (done < total) {
-      throw new Error(`${name}: the connection ended after ${gib(done)} of ${gib(total)}; get it again to go on`);
-    }
+    await complete(file, { name, url, size }, progress, signal);
   } finally {
     file.close();
   }
   await handle.move(encodeURIComponent(name));
   return saved(name);
+}
+
+/** Downloads what a file lacks. */
+async function complete(file, { name, url, size }, progress, signal) {
+  let done = file.getSize();
+  if (done > 0 && done === size) {
+    return;
+  }
+  const response = await fetch(url, { signal, headers: done ? { range: `bytes=${done}-` } : {} });
+  const [, from, whole] = /bytes (?:(\d+)-\d+|\*)\/(\d+)/.exec(response.headers.get("content-range") ?? "") ?? [];
+  if (response.status === 416) {
+    if (Number(whole) === done) {
+      return;
+    }
+    file.truncate(0);
+    throw new Error(`${name}: it has changed since its first part came; get it again`);
+  }
+  if (!response.ok) {
+    throw new Error(`${name}: ${explain(response.status)}`);
+  }
+  // Some servers do not show the range to pages.
+  if (response.status !== 206 || (from !== undefined && Number(from) !== done)) {
+    file.truncate(0);
+    done = 0;
+  }
+  const total = size ?? done + Number(response.headers.get("content-length"));
+  if (total === done) {
+    throw new Error(`${name}: the server does not say how long it is`);
+  }
+  const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
+  if (total - done > quota - usage) {
+    throw new Error(`${name} needs ${gib(total - done)}, but this browser lets the page keep ${gib(quota - usage)} more; remove a model`);
+  }
+  for (const reader = response.body.getReader(); ; ) {
+    const part = await reader.read();
+    if (part.done) {
+      break;
+    }
+    const written = file.write(part.value, { at: done });
+    if (written !== part.value.length) {
+      file.truncate(done);
+      throw new Error(`${name}: this browser has no more room for it; remove a model`);
+    }
+    done += written;
+    progress(done, total);
+  }
+  if (done !== total) {
+    throw new Error(`${name}: the connection ended after ${gib(done)} of ${gib(total)}; get it again to go on`);
+  }
 }
 
 function explain(status) {

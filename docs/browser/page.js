@@ -35,9 +35,7 @@ function setWorking(now) {
 }
 
 function load(name, more = {}) {
-  loaded = false;
   setWorking(true);
-  restart();
   part("progress").hidden = false;
   status(`Loading ${name}…`);
   worker.postMessage({ task: "load", name, context: part("context").valueAsNumber || 0, hub, ...more });
@@ -68,6 +66,11 @@ const reports = {
     part("progress").value = total ? done / total / 2 : 0;
     status(`Downloading: ${mib(done)}${total ? ` of ${mib(total)}` : ""}`);
   },
+  open() {
+    // From here on the model before is gone.
+    loaded = false;
+    restart();
+  },
   progress({ done, total }) {
     part("progress").value = total ? 0.5 + done / total / 2 : 0;
     status(`Loading to the GPU: ${mib(done)} of ${mib(total)}`);
@@ -80,7 +83,7 @@ const reports = {
     part("table").srcdoc = table;
   },
   models({ models }) {
-    const item = ({ name, bytes }) => {
+    const item = ({ name, bytes, partial }) => {
       const button = (label, work) => {
         const element = document.createElement("button");
         element.type = "button";
@@ -92,8 +95,8 @@ const reports = {
       };
       const element = document.createElement("li");
       element.append(
-        `${name} (${mib(bytes)}) `,
-        button("Load", () => get(name)),
+        `${name} (${mib(bytes)}${partial ? ", unfinished" : ""}) `,
+        button(partial ? "Go on" : "Load", () => get(name)),
         button("Remove", () => worker.postMessage({ task: "remove", name })),
       );
       return element;

@@ -28,10 +28,17 @@ async function run(data) {
       break;
     case "load": {
       engine ??= await start();
-      const [name, file] = await fileOf(data);
-      engine.open(name, file, data.context ?? 0);
-      await engine.load();
-      break;
+      downloading = new AbortController();
+      try {
+        const [name, file] = await fileOf(data, downloading.signal);
+        postMessage({ event: "open", name });
+        engine.open(name, file, data.context ?? 0);
+        await engine.load();
+      } finally {
+        downloading = undefined;
+        await tellModels();
+      }
+      return;
     }
     default: {
       engine ??= await start();
@@ -40,23 +47,26 @@ async function run(data) {
       return engine.generate();
     }
   }
+  await tellModels();
+}
+
+async function tellModels() {
   // Some browsers keep nothing in private windows.
   postMessage({ event: "models", models: await list().catch(() => []) });
 }
 
 /** The model's name and file: one at hand, one that this browser keeps, one of the hub, or one beside the page. */
-async function fileOf({ name, file, hub, keep }) {
+async function fileOf({ name, file, hub, keep }, signal) {
   if (file || !keep) {
-    return [name, file ?? (await fetchWhole(name))];
+    return [name, file ?? (await fetchWhole(name, signal))];
   }
   const kept = await saved(name);
   if (kept) {
     return [name, kept];
   }
-  const source = await find(name, hub);
+  const source = await find(name, hub, signal);
   const progress = (done, total) => postMessage({ event: "download", done, total });
-  downloading = new AbortController();
-  return [source.name, await download(source, progress, downloading.signal)];
+  return [source.name, await download(source, progress, signal)];
 }
 
 async function start() {
@@ -78,8 +88,8 @@ async function start() {
   };
 }
 
-async function fetchWhole(name) {
-  const response = await fetch(name);
+async function fetchWhole(name, signal) {
+  const response = await fetch(name, { signal });
   if (!response.ok) {
     throw new Error(`${name}: the server answers ${response.status}`);
   }

@@ -186,7 +186,7 @@ fn answer(engine: &Engine, driver: &mut Driver) -> Result<(), Problem> {
     let prompt = if model.has_chat_template() {
         model.encode_chat(&model.chat_template()?, &asked.messages)?
     } else {
-        // Nothing divides the parts of such a conversation.
+        // Without a template the messages are concatenated.
         let texts = asked.messages.iter().map(|message| &*message.content);
         model.encode_rendered(&texts.collect::<String>().into())?
     };

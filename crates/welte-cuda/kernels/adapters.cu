@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) adapt_down(const __grid_con
             __syncthreads();
         }
     }
-    // Whoever waits for this grid also waits for those before it.
+    // A later grid that waits for this one must come after its predecessors, too: wait even without work.
     if (!waited) grid_wait();
 }
 

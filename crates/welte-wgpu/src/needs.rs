@@ -163,7 +163,9 @@ pub(crate) fn scratch(
             let p = params::NormMatmulActMul::of(&command.params);
             floats(u64::from(prepared_words(p.k)) + 2 * u64::from(p.n))
         }
-        Op::ExpertsActMul | Op::ExpertsAdd if !decodes && matrices => {
+        Op::ExpertsActMul | Op::ExpertsAdd
+            if !decodes && matrices && Cooperative::takes(command.format) =>
+        {
             Grouped::of(command).map_or(0, |grouped| 4 * grouped.parts(rows)[4])
         }
         // The chosen token of each row comes first.

@@ -39,8 +39,12 @@ pub fn write_directory(
     }
     let metadata = checkpoint.metadata();
     // Without this key transformers takes the padding of the published model.
-    let padding = metadata.get("tokenizer.ggml.padding_token_id");
-    let padding = padding.map(crate::card::as_json);
+    let padding = match metadata.get("tokenizer.ggml.padding_token_id") {
+        Some(Value::U64(id)) => tokenizer
+            .filter(|t| *id < t.vocab_size() as u64)
+            .map(|_| *id),
+        _ => None,
+    };
     let readme = readme_of_licence(metadata);
     let directory = welte_models::as_directory(checkpoint, &extra)?;
     let fail = |path: &Path, problem: String| Error::File {

@@ -508,8 +508,10 @@ pub fn as_mmproj(
         let path = Path::new(checkpoint.origin());
         keys = processor::gguf_keys(&spec, &*checkpoint, path)?;
         if matches!(spec.family, VisionFamily::Pixtral | VisionFamily::Mistral3) {
-            let side = TextSide::of(&*checkpoint)?;
-            line_end = side.tokenizer.and_then(|t| t.id_of("[IMG_BREAK]"));
+            let tokenizer = TextSide::of(&*checkpoint)
+                .ok()
+                .and_then(|side| side.tokenizer);
+            line_end = tokenizer.and_then(|t| t.id_of("[IMG_BREAK]"));
         }
     }
     let (file, left_out) = welte_models::as_mmproj(checkpoint, keys, line_end)?;

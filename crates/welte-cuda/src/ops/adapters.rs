@@ -11,7 +11,7 @@ use welte_table::{Bank, BufferRef, Command, Op, Program, Row, params};
 const THREADS: u32 = 256;
 /// Values of h per block of `adapt_down` (`RANKS` of `adapters.cu`).
 const RANKS: u32 = 4;
-/// A step has a block for so many rows. It takes the teams in turn.
+/// Rows per block. Blocks take the teams in turn.
 const SHARE: u32 = 4;
 /// Rows of a team (`TEAM` there).
 const TEAM: usize = 8;
@@ -105,6 +105,9 @@ impl TeamLists {
         let of = |row: &Row| adapters.get(row.slot as usize).copied().flatten();
         words.clear();
         cut_teams(rows.iter().map(of), words);
+        if outputs.is_empty() {
+            return;
+        }
         words.resize(self.rows, 0);
         let chosen = outputs.iter().filter_map(|nth| rows.get(*nth as usize));
         cut_teams(chosen.map(of), words);

@@ -138,6 +138,10 @@ pub fn as_directory(from: Box<dyn Checkpoint>, extra: &Metadata) -> Result<Trans
         );
         return Err(keys.error("general.architecture", problem));
     };
+    if !class.forms.iter().any(|(_, _, fits)| fits(&spec)) {
+        let problem = format!("no class of transformers computes this {said}");
+        return Err(keys.error("general.architecture", problem));
+    }
     let noted = noted(&keys, &said);
     let mut first = None;
     let mut from = Some(from);

@@ -182,13 +182,13 @@ check(
       await get(page, name);
       await page.locator("#status.problem", { hasText: problem }).waitFor();
     }
+    const name = `${url}test/tiny/resolve/main/tiny-Q8_0.gguf`;
     begun.length = 0;
     await get(page, "test/tiny:Q8_0");
-    await page.locator("#status.problem").waitFor();
-    assert.equal(await kept(page).count(), 0);
-    await get(page, "test/tiny:Q8_0");
-    await ready(page);
-    assert.match(await page.locator("#status").innerText(), /^test\/tiny\/tiny-Q8_0.gguf: 51 commands, /);
+    await kept(page).getByText("unfinished").waitFor();
+    assert.ok(await page.locator("#send").isEnabled(), "the model before is still there");
+    await page.getByRole("button", { name: `Go on ${name}` }).click();
+    await page.locator("#status", { hasText: `${name}: 51 commands` }).waitFor();
     assert.equal(begun.length, 2);
     assert.equal(begun[0], 0);
     assert.ok(begun[1] > 0, "the second download begins where the first one ended");
@@ -198,13 +198,13 @@ check(
 
     await page.reload();
     await ready(page);
-    await page.getByRole("button", { name: "Load test/tiny/tiny-Q8_0.gguf" }).click();
-    await page.locator("#status", { hasText: "test/tiny/tiny-Q8_0.gguf: 51 commands" }).waitFor();
+    await page.getByRole("button", { name: `Load ${name}` }).click();
+    await page.locator("#status", { hasText: `${name}: 51 commands` }).waitFor();
     await page.getByLabel("Temperature").fill("0");
     assert.equal(await ask(page, STORY, 12), story);
     assert.equal(begun.length, 2);
 
-    await page.getByRole("button", { name: "Remove test/tiny/tiny-Q8_0.gguf" }).click();
+    await page.getByRole("button", { name: `Remove ${name}` }).click();
     await kept(page).waitFor({ state: "detached" });
   },
   [/Failed to load resource/],

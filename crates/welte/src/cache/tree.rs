@@ -104,6 +104,9 @@ pub(crate) struct PrefixTree {
     best: Vec<u32>,
 }
 
+/// States that are compared for one to be given up.
+const MOST_STATES: usize = 64;
+
 impl PrefixTree {
     /// An empty tree with as many nodes as the largest cache has pages.
     pub(crate) fn new(program: &Program) -> PrefixTree {
@@ -569,8 +572,8 @@ impl PrefixTree {
         false
     }
 
-    /// Of the least recently used half of the states that no sequence references, the one without which the fewest tokens
-    /// must be computed to come back to its position: those after the state before it. A long text thus keeps states all along.
+    /// Of the less recently used half of the states that no sequence references, the one that is cheapest to compute again: from the
+    /// state before it. A long text thus keeps states all along.
     fn cheapest_state(&self, cache: usize, pools: &[PagePool]) -> Option<u32> {
         let idle = |node: &u32| pools[cache].references(self.page_of(*node, cache)) == 1;
         let states = || {
@@ -579,7 +582,7 @@ impl PrefixTree {
                 .flat_map(Lru::iter)
                 .filter(idle)
         };
-        let old = states().take(states().count().div_ceil(2));
+        let old = states().take(states().count().div_ceil(2).min(MOST_STATES));
         old.min_by_key(|node| self.distance_to_state(*node, cache))
     }
 
