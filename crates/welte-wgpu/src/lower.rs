@@ -12,8 +12,8 @@ use crate::needs::{attention_cache, prepared_words, sampled_words};
 use crate::plan::{ROW_WORDS, STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
-    Bank, BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
-    WeightId, params,
+    Bank, BufferRef, CacheKind, CacheSpec, Command, Format, ModelPart, NO_WEIGHT, Op, Pass,
+    PassKind, Program, WeightId, params,
 };
 use wgpu::{BindingResource, Buffer, BufferBinding};
 
@@ -474,8 +474,9 @@ impl Lowering<'_> {
             if normed {
                 place.operands[0] = place.scratch;
             }
-            // Few outputs make few tiles. Other formats would have their rows rounded to integers.
-            let few = place.count <= FEW_OUTPUTS && task.command.format == Format::F32;
+            // Few outputs make few tiles. Of other formats, rows would be rounded to integers.
+            let routes = task.command.part == ModelPart::Router;
+            let few = routes && place.count <= FEW_OUTPUTS && task.command.format == Format::F32;
             runs.push(if task.tiled && !(few && self.gpu().geometry.single) {
                 self.tile(task, place, piece, p)
             } else {
