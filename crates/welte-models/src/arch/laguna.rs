@@ -1,5 +1,5 @@
-//! Laguna: experts chosen by sigmoid with a bias beside a shared one, softplus gates of attention's output, for each head or each value, and
-//! layers with a window, which may have more heads than the others and a rope of their own. The first layers have no experts.
+//! Laguna: experts chosen by sigmoid with a bias beside a shared one. The first layers have none. A softplus gates attention's output, for
+//! each head or each value. Layers with a window may have more heads than the others, and they have a rope of their own.
 
 use super::architecture::{Architecture, layer_types, window_pattern};
 use super::{deepseek2, llama};
