@@ -2,7 +2,7 @@
 
 use crate::keys::Keys;
 use crate::names::{self, Names};
-use crate::spec::{MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS};
+use crate::spec::{LayerRope, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS};
 use crate::{Error, ModelSpec, QkNorm};
 use welte_formats::checkpoint::{Dialect, Value};
 
@@ -58,6 +58,12 @@ pub(super) fn has_choice_bias(spec: &ModelSpec, keys: &Keys<'_>) -> bool {
     };
     let first = first.to_string();
     has(spec, keys, |names| names.choice_bias.replace("{}", &first))
+}
+
+/// Layers without a window have the first rope, the others the second.
+pub(super) fn ropes_by_window(spec: &mut ModelSpec, [whole, windowed]: [LayerRope; 2]) {
+    let rope = |window: &u32| if *window == 0 { whole } else { windowed };
+    spec.layer_ropes = spec.windows.iter().map(rope).collect();
 }
 
 /// Rotates one of `parts` equal parts of each head, if a configuration does not say how much is rotated.

@@ -1,7 +1,7 @@
 //! Cohere (Command-R) and Cohere 2 (Command R7B, Command A): attention and feed-forward parts read the same layer norm. In Cohere 2,
 //! three of four layers have a window and rope; the others see everything and have no rope.
 
-use super::architecture::{Architecture, has, windowed_but_every};
+use super::architecture::{Architecture, has, ropes_by_window, windowed_but_every};
 use crate::keys::Keys;
 use crate::names::weight;
 use crate::spec::{LayerRope, NormKind};
@@ -52,9 +52,5 @@ fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
 
 /// Layers without a window have no rope.
 pub(super) fn rope_in_windows_only(spec: &mut ModelSpec) {
-    let rope = |window: &u32| match window {
-        0 => LayerRope::None,
-        _ => LayerRope::Main,
-    };
-    spec.layer_ropes = spec.windows.iter().map(rope).collect();
+    ropes_by_window(spec, [LayerRope::None, LayerRope::Main]);
 }

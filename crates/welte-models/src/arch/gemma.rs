@@ -2,7 +2,7 @@
 //! alternate windows. Gemma 2 caps scores and logits. Gemma 3 norms queries and keys, and its windowed layers have a
 //! rope base of their own.
 
-use super::architecture::{Architecture, windowed_but_every};
+use super::architecture::{Architecture, ropes_by_window, windowed_but_every};
 use crate::encoder;
 use crate::keys::Keys;
 use crate::spec::Encoder;
@@ -87,11 +87,7 @@ pub(super) fn local_rope(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Er
         scaling: Scaling::None,
         ..spec.rope
     });
-    let rope = |window: &u32| match window {
-        0 => LayerRope::Main,
-        _ => LayerRope::Local,
-    };
-    spec.layer_ropes = spec.windows.iter().map(rope).collect();
+    ropes_by_window(spec, [LayerRope::Main, LayerRope::Local]);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Gemma 4: head sizes and numbers of key and value heads that differ by layer, layers that share keys and values, an
 //! embedding per layer, or experts beside a dense part.
 
-use super::architecture::{Architecture, layer_types, window_pattern};
+use super::architecture::{Architecture, layer_types, ropes_by_window, window_pattern};
 use super::gemma::{self, GEMMA3};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerRope, LayerShape, Rope, Scaling};
@@ -259,11 +259,7 @@ fn ropes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         scaling: Scaling::None,
         ..spec.rope
     });
-    let rope = |window: &u32| match window {
-        0 => LayerRope::Main,
-        _ => LayerRope::Local,
-    };
-    spec.layer_ropes = spec.windows.iter().map(rope).collect();
+    ropes_by_window(spec, [LayerRope::Main, LayerRope::Local]);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Laguna: experts chosen by sigmoid with a bias beside a shared one. The first layers have none. A softplus gates attention's output, for
 //! each head or each value. Layers with a window may have more heads than the others, and they have a rope of their own.
 
-use super::architecture::{Architecture, layer_types, window_pattern};
+use super::architecture::{Architecture, layer_types, ropes_by_window, window_pattern};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{Names, weight};
@@ -146,10 +146,6 @@ fn ropes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         scaling: Scaling::None,
         ..spec.rope
     });
-    let rope = |window: &u32| match window {
-        0 => LayerRope::Main,
-        _ => LayerRope::Local,
-    };
-    spec.layer_ropes = spec.windows.iter().map(rope).collect();
+    ropes_by_window(spec, [LayerRope::Main, LayerRope::Local]);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! ModernBERT: an encoder with rope, gated feed-forward parts and norms before each part. Most layers see a window.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, ropes_by_window};
 use crate::encoder;
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -97,11 +97,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         )?,
         ..spec.rope
     });
-    let ropes = spec.windows.iter().map(|window| match window {
-        0 => LayerRope::Main,
-        _ => LayerRope::Local,
-    });
-    spec.layer_ropes = ropes.collect();
+    ropes_by_window(spec, [LayerRope::Main, LayerRope::Local]);
     spec.encoder = Some(Encoder {
         embedding_norm: true,
         final_norm: true,

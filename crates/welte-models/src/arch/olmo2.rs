@@ -1,7 +1,7 @@
 //! OLMo. In OLMo 2 and 3, parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3
 //! has windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
 
-use super::architecture::{Architecture, windowed_but_every};
+use super::architecture::{Architecture, ropes_by_window, windowed_but_every};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerRope, NormKind, Rope, Scaling};
@@ -30,14 +30,7 @@ pub(super) const OLMO2: Architecture = Architecture {
             scaling: Scaling::None,
             ..spec.rope
         });
-        spec.layer_ropes = spec
-            .windows
-            .iter()
-            .map(|window| match window {
-                0 => LayerRope::Main,
-                _ => LayerRope::Local,
-            })
-            .collect();
+        ropes_by_window(spec, [LayerRope::Main, LayerRope::Local]);
         Ok(())
     },
 };
