@@ -10,7 +10,7 @@ use welte_device::{
 };
 use welte_formats::quant;
 use welte_table::{
-    CacheKind, CacheSpec, Class, Format, Op, PassKind, Program, Row, accesses, fuse, verify,
+    CacheKind, CacheSpec, Class, Extent, Format, Op, PassKind, Program, Row, accesses, fuse, verify,
 };
 
 /// A program that the device can run, with its checkpoint.
@@ -189,17 +189,22 @@ impl Pair<'_> {
 
     /// The first buffer or cache that differs, if any does.
     pub(super) fn differing(&mut self, tolerance: f32) -> Option<String> {
-        self.differing_among(&|_, class| class != Class::Tables, tolerance)
+        let compared = |_, class| match class {
+            Class::Tables => Compared::Nothing,
+            _ => Compared::Everything,
+        };
+        self.differing_among(&compared, tolerance)
     }
 
     fn differing_among(
         &mut self,
-        compared: &dyn Fn(u32, Class) -> bool,
+        compared: &dyn Fn(u32, Class) -> Compared,
         tolerance: f32,
     ) -> Option<String> {
         let program = self.case.program.clone();
         for (id, spec) in program.buffers.iter().enumerate() {
-            if !compared(id as u32, spec.class) {
+            let compared = compared(id as u32, spec.class);
+            if matches!(compared, Compared::Nothing) {
                 continue;
             }
             let cache = program.caches.iter().find(|c| c.buffer == id as u32);
@@ -209,7 +214,12 @@ impl Pair<'_> {
             };
             let values = |bytes: Vec<u8>| {
                 assert_eq!(bytes.len() as u64, spec.bytes, "{}", spec.name);
-                decoded(format, &bytes)
+                let mut values = decoded(format, &bytes);
+                if let Compared::Elements(these) = &compared {
+                    let mut these = these.iter();
+                    values.retain(|_| *these.next().expect("one for each element"));
+                }
+                values
             };
             let want = self.oracle.read_buffer(id as u32).expect("a known buffer");
             let got = match self.device.read_buffer(id as u32) {
@@ -228,7 +238,11 @@ impl Pair<'_> {
     /// For whole steps: a device may keep intermediates of a decode step elsewhere.
     #[track_caller]
     pub(super) fn assert_same_caches(&mut self, what: &str, tolerance: f32) {
-        if let Some(problem) = self.differing_among(&|_, class| class == Class::Cache, tolerance) {
+        let compared = |_, class| match class {
+            Class::Cache => Compared::Everything,
+            _ => Compared::Nothing,
+        };
+        if let Some(problem) = self.differing_among(&compared, tolerance) {
             panic!("{what}: {problem}: {}", self.case.what);
         }
     }
@@ -245,9 +259,9 @@ impl Pair<'_> {
     ) {
         let program = self.case.program.clone();
         let compared = |id: u32, class: Class| match class {
-            Class::Tables => false,
-            class if is_scratch(class) => is_read(&program, pass, until, id),
-            _ => true,
+            Class::Tables => Compared::Nothing,
+            class if is_scratch(class) => Compared::Elements(read_later(&program, pass, until, id)),
+            _ => Compared::Everything,
         };
         if let Some(problem) = self.differing_among(&compared, tolerance) {
             panic!("{what}: {problem}: {}", self.case.what);
@@ -266,15 +280,39 @@ fn is_scratch(class: Class) -> bool {
     matches!(class, Class::ScratchDecode | Class::ScratchPrompt)
 }
 
-/// Whether a command of the pass after the first `until`, or its caller, reads a buffer before a product is stored there.
-fn is_read(program: &Program, pass: usize, until: usize, buffer: u32) -> bool {
+/// What is compared of a buffer.
+enum Compared {
+    Nothing,
+    Everything,
+    Elements(Vec<bool>),
+}
+
+/// Which floats of a buffer a command of the pass after the first `until`, or its caller, reads before a product is stored there.
+fn read_later(program: &Program, pass: usize, until: usize, buffer: u32) -> Vec<bool> {
     let pass = &program.passes[pass];
-    let next = pass.commands[until..].iter().find_map(|command| {
-        let mut all = accesses(command).into_iter();
-        let access = all.find(|access| access.at.buffer == buffer)?;
-        Some(!access.writes || !matches!(command.op, Op::Matmul | Op::NormMatmul))
-    });
-    next.unwrap_or(pass.result.buffer == buffer)
+    let mut is_read = vec![None; program.buffers[buffer as usize].bytes as usize / 4];
+    for command in &pass.commands[until..] {
+        for access in accesses(command) {
+            if access.at.buffer != buffer {
+                continue;
+            }
+            let stores = access.writes && matches!(command.op, Op::Matmul | Op::NormMatmul);
+            let (Extent::Rows { width, stride } | Extent::Outputs { width, stride }) =
+                access.extent
+            else {
+                panic!("a buffer of intermediates has rows");
+            };
+            let from = access.at.offset as usize / 4;
+            let rows = is_read[from..].chunks_mut(stride as usize);
+            let touched = rows.flat_map(|row| row.iter_mut().take(width as usize));
+            for element in touched {
+                element.get_or_insert(!stores);
+            }
+        }
+    }
+    let is_result = pass.result.buffer == buffer;
+    let all = is_read.into_iter();
+    all.map(|read| read.unwrap_or(is_result)).collect()
 }
 
 fn decoded(format: Format, bytes: &[u8]) -> Vec<f32> {
