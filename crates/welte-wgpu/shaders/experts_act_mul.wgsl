@@ -22,22 +22,31 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
     // Without a gate both halves are up.
     let up_rows = select(p.n, 0u, p.act == 4u || p.act == 6u);
     let each = p.n + up_rows;
-    let own = min(vec2(first + t / TEAM * OWN) + vec2(0u, 1u) % vec2(OWN), vec2(p.n - 1u));
-    let rows = own + vec2(0u, 1u) / vec2(OWN) * up_rows + (expert - command.at.first) * each;
-    let input = Inputs(command.at.a + id.z * p.x_stride, 0u, 1u, p.k);
+    let outputs = min(Bases(first + t / TEAM * OWN) + NUMBERS % Bases(OWN), Bases(p.n - 1u));
+    let rows = outputs + NUMBERS / Bases(OWN) * up_rows + (expert - command.at.first) * each;
+    //for alone
+    let input = Input(command.at.a + id.z * p.x_stride, p.k);
     fetch_first(input, 0u, rows * row_words(p.k), t);
     multiply(input, rows * row_words(p.k), false, t);
-    add_partials(t, sums[0], TEAM);
-    if t < OUTPUTS && first + t < p.n {
-        let team = partial[t / OWN * TEAM];
-        var gate = team[t % OWN];
-        var up = team[t % OWN + OWN];
+    //end alone
+    //for prepared
+    first_row = id.z;
+    sums[0] = vec4(0.0);
+    accumulate(1u, p.k, 0u, 0u, rows * row_words(p.k), t % TEAM, units(p.k));
+    //end prepared
+    let sum = sum_of_team(t, sums[0], TEAM);
+    // The invocation stores output `own` of its team.
+    let own = t % TEAM;
+    let output = first + t / TEAM * OWN + own;
+    if own < OWN && output < p.n {
+        var gate = sum[own];
+        var up = sum[own + OWN];
         if has(1u) {
-            let bias = expert * each + first + t;
+            let bias = expert * each + output;
             gate += weight1[bias];
             up += weight1[bias + up_rows];
         }
-        let y = command.at.c + id.z * p.y_stride + first + t;
+        let y = command.at.c + id.z * p.y_stride + output;
         switch p.act {
             case 4u: {
                 let above = max(up, 0.0);

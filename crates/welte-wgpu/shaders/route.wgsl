@@ -2,32 +2,24 @@
 struct Params { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32, margin: f32 }
 
 var<workgroup> scores: array<f32, MOST_EXPERTS>;
-// What decides the choice. An expert that cannot be chosen any more has NO_CHOICE.
+// What decides the choice. An expert that cannot be chosen has NO_CHOICE.
 var<workgroup> choice: array<f32, MOST_EXPERTS>;
 // By group; later by chosen expert.
 var<workgroup> ratings: array<f32, MOST_EXPERTS>;
-var<workgroup> best: array<u32, WG>;
-
 const NO_CHOICE = -3.4e38;
 
-// The best expert among every WG-th.
-fn best_of(t: u32, count: u32) -> u32 {
-    var found = t;
-    for (var i = t + WG; i < count; i += WG) {
-        if choice[i] > choice[found] {
-            found = i;
-        }
-    }
-    return found;
+// Whether expert i is chosen before one of this number and choice.
+fn is_before(i: u32, other: u32, choice_of_other: f32) -> bool {
+    return choice[i] > choice_of_other || (choice[i] == choice_of_other && i < other);
 }
 
-// SparseMixer: the sum over the experts not yet chosen whose logits are within the margin of the best one's.
+// SparseMixer: the sum over the experts not chosen before whose logits are within the margin of the best one's.
 fn near(best: u32) -> f32 {
     let most = choice[best];
     var sum = 0.0;
     for (var i = 0u; i < command.p.experts; i++) {
         let logit = choice[i];
-        if logit != NO_CHOICE && most - logit <= command.p.margin * max(abs(logit), most) {
+        if !is_before(i, best, most) && most - logit <= command.p.margin * max(abs(logit), most) {
             sum += exp(logit - most);
         }
     }
@@ -102,33 +94,36 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         }
         workgroupBarrier();
     }
-    var sum = 0.0;
-    for (var nth = 0u; nth < p.used; nth++) {
-        best[t] = best_of(t, p.experts);
-        workgroupBarrier();
-        if t == 0u {
-            var found = best[0];
-            for (var i = 1u; i < min(WG, p.experts); i++) {
-                let other = best[i];
-                if choice[other] > choice[found] || (choice[other] == choice[found] && other < found) {
-                    found = other;
-                }
-            }
-            mem[y + nth] = found;
-            ratings[nth] = scores[found];
-            if p.scoring == 2u {
-                ratings[nth] = 1.0 / near(found);
-            }
-            sum += ratings[nth];
-            choice[found] = NO_CHOICE;
-        }
-        workgroupBarrier();
+    // What is no number has no rank, so every rank has an expert first.
+    for (var nth = t; nth < p.used; nth += WG) {
+        mem[y + nth] = nth;
+        ratings[nth] = scores[nth];
     }
-    if t == 0u {
-        if p.renormalise == 0u {
-            sum = 1.0;
+    workgroupBarrier();
+    storageBarrier();
+    // An expert's rank is the number of those that are chosen before it.
+    for (var i = t; i < p.experts; i += WG) {
+        let own = choice[i];
+        var rank = 0u;
+        for (var other = 0u; other < p.experts; other++) {
+            rank += u32(is_before(other, i, own));
         }
-        sum = max(sum, 1e-20);
+        if rank < p.used {
+            mem[y + rank] = i;
+            ratings[rank] = scores[i];
+            if p.scoring == 2u {
+                ratings[rank] = 1.0 / near(i);
+            }
+        }
+    }
+    workgroupBarrier();
+    storageBarrier();
+    if t == 0u {
+        var sum = 0.0;
+        for (var nth = 0u; nth < p.used; nth++) {
+            sum += ratings[nth];
+        }
+        sum = select(max(sum, 1e-20), 1.0, p.renormalise == 0u);
         for (var nth = 0u; nth < p.used; nth++) {
             let expert = mem[y + nth];
             var share = ratings[nth] / sum * p.scale;

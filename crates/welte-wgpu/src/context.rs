@@ -95,6 +95,7 @@ impl WgpuContext {
         let arena = gpu.buffer("intermediates", sizes.arena, kept)?;
         let state = gpu.buffer("step state", sizes.state, kept)?;
         let pages = gpu.buffer("page lists", sizes.pages, kept)?;
+        let prepared = gpu.buffer("prepared rows", sizes.prepared, BufferUsages::STORAGE)?;
         let staging = gpu.buffer("results on the host", sizes.staging, read)?;
         let tokens: Result<Vec<Buffer>, Error> = (0..IN_FLIGHT)
             .map(|_| gpu.buffer("tokens on the host", sizes.tokens, read))
@@ -107,6 +108,7 @@ impl WgpuContext {
             arena: &arena,
             state: &state,
             pages: &pages,
+            prepared: &prepared,
             settings: &samplers.settings,
             caches: &caches,
         };

@@ -1,8 +1,9 @@
 //! An open GPU: buffers, pipelines, submissions, errors.
 #![allow(unsafe_code)]
 
+use crate::kernels::Kernel;
 use crate::kernels::cooperative::{Cooperative, Factors, Tile};
-use crate::kernels::{Geometry, Kernel};
+use crate::kernels::products::Geometry;
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
 use std::num::NonZero;

@@ -1,6 +1,9 @@
 //! The kernels: WGSL in pieces, specialised by constants in front.
 
 use crate::layout::Layout;
+use products::Geometry;
+#[cfg(test)]
+use products::{matmul_tile, unit_loader};
 use welte_device::SlotState;
 use welte_table::Format;
 
@@ -22,6 +25,8 @@ pub(crate) struct Kernel {
     pieces: Vec<&'static str>,
     /// Loops that are written out: their names and turns.
     loops: Vec<(&'static str, u32)>,
+    /// The first dimension of its grid has the rows, otherwise the last one.
+    pub(crate) rows_first: bool,
 }
 
 macro_rules! shader {
@@ -36,6 +41,7 @@ macro_rules! shader {
 }
 
 pub(crate) mod cooperative;
+pub(crate) mod products;
 
 impl Kernel {
     fn new(name: &str, pieces: &[&'static str]) -> Kernel {
@@ -50,6 +56,7 @@ impl Kernel {
             constants: format!("const WG = {size}u;\n"),
             pieces: all,
             loops: Vec::new(),
+            rows_first: false,
         }
     }
 
@@ -183,303 +190,6 @@ pub(crate) fn norm_before(dim: u32) -> Kernel {
 
 /// Positions of the context that `attention_rows` takes at a time.
 const ATTENTION_STEP: u32 = 32;
-
-/// Outputs of a workgroup of `matmul_tile`.
-pub(crate) const TILE_OUTPUTS: u32 = 64;
-
-/// What loads 32 weights as integers of 8 bits, if something does.
-fn unit_loader(format: Format) -> &'static [&'static str] {
-    match format {
-        Format::Q4_0 => &[shader!("unit/halves"), shader!("unit/q4_0")],
-        Format::Q4_1 => &[shader!("unit/halves"), shader!("unit/q4_1")],
-        Format::Q5_0 => &[shader!("unit/halves"), shader!("unit/q5_0")],
-        Format::Q5_1 => &[shader!("unit/halves"), shader!("unit/q5_1")],
-        Format::Q8_0 => &[shader!("unit/halves"), shader!("unit/q8_0")],
-        Format::Q4_K => &[shader!("unit/scale_min"), shader!("unit/q4_k")],
-        Format::Q5_K => &[shader!("unit/scale_min"), shader!("unit/q5_k")],
-        Format::Q6_K => &[shader!("unit/q6_k")],
-        _ => &[],
-    }
-}
-
-/// How a unit of eight weights waits for its product: 16-bit floats as they are stored, others unpacked.
-fn waiting_floats(format: Format) -> &'static str {
-    match format {
-        Format::BF16 | Format::F16 => shader!("unit/as_stored"),
-        _ => shader!("unit/as_floats"),
-    }
-}
-
-/// Matrix rows of a team at a time.
-const EACH: u32 = 2;
-
-/// Units that an invocation has in flight for each of its matrix rows. More are slower on an H100. Their number changes no bits.
-const BLOCKS_IN_FLIGHT: u32 = 1;
-const FLOATS_IN_FLIGHT: u32 = 3;
-
-/// Invocations of a workgroup that multiplies floats with a single vector, and the workgroup memory that it may need with short chunks. On
-/// an H100 it is a fifth faster than 256 invocations; blocks are not.
-const LARGE_WORKGROUP: u32 = 512;
-const LARGE_MEMORY: u32 = 32 << 10;
-
-/// Workgroup memory that holds long vectors whole.
-const ROOMY: u32 = 48 << 10;
-
-/// How products are laid out on an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
-    /// Invocations of a workgroup.
-    workgroup: u32,
-    /// The fewest and the most of a team. A row of few units has a small team. A team has no more
-    /// outputs at a time than invocations, because an invocation of an experts' kernel stores one.
-    teams: (u32, u32),
-    /// Vectors that a product takes at once in steps of several rows.
-    rows: u32,
-    /// Steps of one row have a kernel of their own. Otherwise one kernel is compiled for both.
-    pub(crate) single: bool,
-    /// Weights are loaded a unit ahead, which needs the code for it twice.
-    ahead: bool,
-    /// Every workgroup of a product computes the norm before it. Otherwise the norm is a launch of its own.
-    pub(crate) norms: bool,
-    /// Rows of a workgroup of `matmul_tile`.
-    pub(crate) tile_rows: u32,
-    /// Attention of prompts takes several rows together.
-    pub(crate) together: bool,
-    /// Invocations of a subgroup, if all subgroups have as many; otherwise 0, and sums go through workgroup memory.
-    pub(crate) subgroup: u32,
-    /// Bytes of workgroup memory.
-    pub(crate) memory: u32,
-    /// The most invocations of a workgroup.
-    pub(crate) invocations: u32,
-}
-
-impl Geometry {
-    pub(crate) const HARDWARE: Geometry = Geometry {
-        workgroup: 256,
-        teams: (8, 32),
-        rows: 8,
-        single: true,
-        ahead: true,
-        norms: true,
-        tile_rows: 64,
-        together: true,
-        subgroup: 0,
-        memory: 16 << 10,
-        invocations: 256,
-    };
-    /// Every invocation that meets a barrier costs time here, so few do. Compiling a kernel takes longer than running it, so kernels
-    /// are small and few.
-    pub(crate) const SOFTWARE: Geometry = Geometry {
-        workgroup: 64,
-        teams: (2, 2),
-        rows: 2,
-        single: false,
-        ahead: false,
-        norms: false,
-        tile_rows: 32,
-        together: false,
-        subgroup: 0,
-        memory: 16 << 10,
-        invocations: 256,
-    };
-
-    /// Vectors that the kernel of a product takes at once: in steps of one row, and in others if they have another kernel. The pass
-    /// has at most `most` rows.
-    pub(crate) fn rows(&self, most: u32) -> (u32, Option<u32>) {
-        match (most, self.single) {
-            (1, _) => (1, None),
-            (_, true) => (1, Some(self.rows)),
-            (_, false) => (self.rows, None),
-        }
-    }
-}
-
-/// A product of matrix rows of `k` weights with few vectors.
-#[derive(Clone, Copy)]
-pub(crate) struct Product {
-    pub(crate) geometry: Geometry,
-    pub(crate) format: Format,
-    pub(crate) k: u32,
-    /// Vectors are rounded to integers of 8 bits, if the format has a loader for that.
-    pub(crate) packed: bool,
-    /// Vectors and outputs begin at multiples of 16 bytes.
-    pub(crate) aligned: bool,
-    /// Two rows of the matrix make an output.
-    pub(crate) paired: bool,
-}
-
-impl Product {
-    fn team(&self) -> u32 {
-        let unit = if self.is_packed() { 32 } else { 8 };
-        let units = self.k.div_ceil(unit);
-        let (fewest, most) = self.geometry.teams;
-        units.next_power_of_two().clamp(fewest, most)
-    }
-
-    /// Outputs of a team at a time.
-    fn own(&self) -> u32 {
-        if self.paired { EACH / 2 } else { EACH }
-    }
-
-    fn is_packed(&self) -> bool {
-        self.packed && self.k.is_multiple_of(32) && !unit_loader(self.format).is_empty()
-    }
-
-    /// Outputs of a workgroup at a time.
-    pub(crate) fn outputs(&self) -> u32 {
-        self.geometry.workgroup / self.team() * self.own()
-    }
-
-    /// Weights are floats, and a vector comes alone to a kernel of its own.
-    fn floats_alone(&self, rows: u32) -> bool {
-        let floats = matches!(self.format, Format::F32 | Format::F16 | Format::BF16);
-        floats && rows == 1 && self.geometry.ahead
-    }
-
-    /// The same product in the workgroups of `matmul_row` for `rows` vectors at a time.
-    pub(crate) fn sized_for(&self, rows: u32) -> Product {
-        let mut product = *self;
-        let Geometry {
-            invocations,
-            memory,
-            ..
-        } = self.geometry;
-        if self.floats_alone(rows) && invocations >= LARGE_WORKGROUP && memory >= LARGE_MEMORY {
-            product.geometry.workgroup = LARGE_WORKGROUP;
-        }
-        product
-    }
-
-    /// Elements of every vector that lie in workgroup memory. A multiple of what a team takes at a time, so the order of sums does not
-    /// depend on it.
-    fn chunk(&self, rows: u32, normed: bool) -> u32 {
-        let large = self.geometry.workgroup >= LARGE_WORKGROUP;
-        // Of every element: its value, sums of groups of 16, and scales; with a norm also a square.
-        let most = match (self.is_packed(), rows, self.geometry.memory) {
-            (true, 1, ROOMY..) => 12288,
-            (true, 1, _) => 4096,
-            (true, _, _) => return 1024,
-            (false, 1, _) if !self.geometry.single => return 512,
-            (false, 1, ROOMY..) if large && normed => 6144,
-            (false, 1, ROOMY..) => 8192,
-            (false, 1, _) => 2048,
-            (false, _, _) => return 256,
-        };
-        let step = if self.is_packed() { 4096 } else { 2048 };
-        self.k.next_multiple_of(step).min(most)
-    }
-
-    /// Units in flight. Steps of several rows have one, because the sums of the rows need the registers.
-    fn in_flight(&self, rows: u32) -> u32 {
-        if self.floats_alone(rows) {
-            FLOATS_IN_FLIGHT
-        } else {
-            BLOCKS_IN_FLIGHT
-        }
-    }
-
-    /// `rows` vectors at a time: the bits of an output do not depend on them.
-    fn kernel(&self, name: &str, source: &'static str, rows: u32, normed: bool) -> Kernel {
-        let team = self.team();
-        let slots = (EACH * rows).div_ceil(4);
-        let Geometry {
-            workgroup: size,
-            subgroup,
-            ..
-        } = self.geometry;
-        let (chunk, in_flight) = (self.chunk(rows, normed), self.in_flight(rows));
-        let name = format!(
-            "{name} of {size}, {rows} rows, teams of {team}, {in_flight} in flight, chunks of {chunk}"
-        );
-        let mut kernel = Kernel::of_workgroup(size, &name, &[shader!("matmul")]);
-        if self.aligned {
-            kernel.name += " aligned";
-            kernel = kernel.in_quads();
-            kernel.pieces.push(shader!("norm_quads"));
-        } else {
-            kernel.pieces.push(shader!("norm_words"));
-        }
-        if self.is_packed() {
-            kernel.name += " packed";
-            kernel.pieces.push(shader!("matmul_packed"));
-            kernel.pieces.push(shader!("unit/common"));
-            kernel.pieces.extend_from_slice(unit_loader(self.format));
-            kernel.pieces.push(match subgroup {
-                0 => shader!("team/memory_pairs"),
-                _ => shader!("team/subgroup_pairs"),
-            });
-        } else {
-            kernel.pieces.push(shader!("matmul_float"));
-            kernel.pieces.push(waiting_floats(self.format));
-        }
-        kernel = kernel.with("SUBGROUP", &format!("{subgroup}u"));
-        kernel.pieces.push(shader!("team/tree"));
-        kernel.pieces.push(match subgroup {
-            0 => shader!("team/memory"),
-            _ => shader!("team/subgroup"),
-        });
-        kernel.pieces.push(source);
-        // What an invocation brings into workgroup memory: groups of 16 elements that it rounds, or quads.
-        let group = if self.is_packed() { 16 } else { 4 };
-        let groups = (rows * chunk / group).div_ceil(size);
-        kernel.loops.extend([
-            ("d", in_flight),
-            ("m", rows),
-            ("r", EACH),
-            ("s", slots),
-            ("g", groups),
-            ("e", 4),
-        ]);
-        let numbers = [
-            ("ROWS", rows),
-            ("EACH", EACH),
-            ("OWN", self.own()),
-            ("TEAM", team),
-            ("SLOTS", slots),
-            ("CHUNK", chunk),
-            ("IN_FLIGHT", in_flight),
-        ];
-        for (name, number) in numbers {
-            kernel.constants += &format!("const {name} = {number}u;\n");
-        }
-        kernel.constants += &format!("const AHEAD = {};\n", self.geometry.ahead);
-        // Rows of floats need not be whole units.
-        kernel.constants += &format!("const PADDED = {};\n", !self.format.is_quantised());
-        kernel.loading(self.format)
-    }
-
-    /// `matmul` and its relatives, for `rows` rows at a time.
-    pub(crate) fn of_rows(&self, rows: u32, normed: bool, adds: bool) -> Kernel {
-        let kernel = self
-            .sized_for(rows)
-            .kernel("matmul", shader!("matmul_row"), rows, normed);
-        let kernel = kernel.with("NORM", flag(normed)).with("ADDS", flag(adds));
-        kernel.with("PAIRED", flag(self.paired))
-    }
-
-    /// `experts_act_mul`, whose product is paired, or `experts_add`.
-    pub(crate) fn of_experts(&self) -> Kernel {
-        let kernel = if self.paired {
-            self.kernel("experts_act_mul", shader!("experts_act_mul"), 1, false)
-        } else {
-            self.kernel("experts_add", shader!("experts_add"), 1, false)
-        };
-        kernel.with("NORM", flag(false))
-    }
-}
-
-/// A product with many rows. `aligned`: vectors and outputs begin at multiples of 16 bytes and are whole quads.
-pub(crate) fn matmul_tile(geometry: Geometry, format: Format, aligned: bool, adds: bool) -> Kernel {
-    let pieces = [shader!("matmul_store"), shader!("matmul_tile")];
-    let mut kernel = Kernel::new("matmul_tile", &pieces).loading(format);
-    if aligned {
-        kernel = kernel.in_quads();
-    }
-    kernel.loops = vec![("r", geometry.tile_rows / 8), ("h", TILE_OUTPUTS / 32)];
-    let kernel = kernel.with("TALL", &format!("{}u", geometry.tile_rows / 8));
-    let kernel = kernel.with("ALIGNED", flag(aligned));
-    kernel.with("ADDS", flag(adds))
-}
 
 pub(crate) fn heads_matmul(format: Format) -> Kernel {
     Kernel::each("heads_matmul", shader!("heads_matmul")).loading(format)
@@ -783,6 +493,7 @@ pub(crate) fn read() -> Kernel {
         constants: format!("const WG = {WORKGROUP}u;\n"),
         pieces: vec![shader!("read")],
         loops: Vec::new(),
+        rows_first: false,
     }
 }
 
@@ -830,24 +541,7 @@ pub(crate) fn every() -> Vec<Kernel> {
             if packed && unit_loader(format).is_empty() {
                 continue;
             }
-            let product = |k: u32, aligned: bool, paired: bool| Product {
-                geometry: Geometry::HARDWARE,
-                format,
-                k,
-                packed,
-                aligned,
-                paired,
-            };
-            all.extend([true, false].map(|paired| product(256, false, paired).of_experts()));
-            all.push(product(2048, true, true).of_rows(1, true, false));
-            all.push(product(2048, false, false).of_rows(1, false, true));
-            all.push(product(256, true, false).of_rows(8, true, false));
-            all.push(product(2048, false, true).of_rows(8, true, false));
-            let on_software = Product {
-                geometry: Geometry::SOFTWARE,
-                ..product(256, false, true)
-            };
-            all.extend([1, 2].map(|rows| on_software.of_rows(rows, false, false)));
+            all.extend(products::every(format, packed));
         }
         all.push(matmul_tile(Geometry::HARDWARE, format, true, false));
         all.push(matmul_tile(Geometry::SOFTWARE, format, false, true));
@@ -888,25 +582,7 @@ pub(crate) fn with_subgroups() -> Vec<Kernel> {
             invocations: 1024,
             ..Geometry::HARDWARE
         };
-        for format in [Format::F32, Format::BF16, Format::Q4_0, Format::Q6_K] {
-            let product = |k, paired| Product {
-                geometry,
-                format,
-                k,
-                packed: true,
-                aligned: true,
-                paired,
-            };
-            all.push(product(9728, false).of_rows(1, false, true));
-            all.push(product(9728, false).of_rows(1, true, false));
-            all.push(product(2048, true).of_rows(1, true, false));
-            all.push(product(2048, false).of_rows(8, true, false));
-            let apart = Product {
-                aligned: false,
-                ..product(512, true)
-            };
-            all.push(apart.of_experts());
-        }
+        all.extend(products::with_subgroups(geometry));
         let sizes = [32, 64, 80, 128, 256, 512];
         let both = sizes.map(|size| [false, true].map(|joined| (size, joined)));
         let both = both.into_iter().flatten();
@@ -966,24 +642,6 @@ mod tests {
                 "{}",
                 kernel.name
             );
-        }
-    }
-
-    #[test]
-    fn an_invocation_stores_at_most_one_output_of_experts() {
-        for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
-            for (k, paired) in [(8, true), (8, false), (256, true), (4096, false)] {
-                let product = Product {
-                    geometry,
-                    format: Format::F32,
-                    k,
-                    packed: false,
-                    aligned: false,
-                    paired,
-                };
-                let outputs = product.outputs();
-                assert!(outputs <= geometry.workgroup, "{outputs}: {geometry:?}");
-            }
         }
     }
 

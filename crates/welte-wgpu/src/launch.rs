@@ -11,6 +11,8 @@ pub(crate) struct Launch {
     pub(crate) shape: Shape,
     /// For several, if they are computed together.
     pub(crate) several: Option<Shape>,
+    /// The fewest live rows for which it is recorded.
+    pub(crate) least: u32,
     /// Of `sample`: who chooses.
     pub(crate) choice: Option<Choice>,
     pub(crate) divided: Option<Divided>,
@@ -51,6 +53,8 @@ pub(crate) struct Shape {
     pub(crate) grid: [u32; 2],
     /// Rows of a workgroup.
     pub(crate) rows: u32,
+    /// The first dimension has the live rows, and the others the grid.
+    pub(crate) rows_first: bool,
 }
 
 impl Launch {
@@ -62,6 +66,9 @@ impl Launch {
         positions: u32,
         together: bool,
     ) {
+        if rows < self.least {
+            return;
+        }
         let shape = match &self.several {
             Some(several) if rows > 1 => several,
             _ => &self.shape,
@@ -82,7 +89,12 @@ impl Launch {
         };
         pass.set_pipeline(pipeline);
         pass.set_bind_group(0, bind, &[]);
-        pass.dispatch_workgroups(x, y, rows.div_ceil(shape.rows));
+        let rows = rows.div_ceil(shape.rows);
+        if shape.rows_first {
+            pass.dispatch_workgroups(rows, x, y);
+        } else {
+            pass.dispatch_workgroups(x, y, rows);
+        }
     }
 }
 

@@ -5,15 +5,16 @@ mod experts;
 
 use crate::gpu::{COMMAND_BYTES, Gpu, binding};
 use crate::kernels::cooperative::{Cooperative, Factors, Tile, round_rows, rounded_words};
-use crate::kernels::{self, Kernel, Product, WORKGROUP, source};
+use crate::kernels::products::{self, Product, Vectors};
+use crate::kernels::{self, Kernel, WORKGROUP, source};
 use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;
-use crate::needs::{attention_cache, prepared_words, sampled_words};
+use crate::needs::{attention_cache, may_route, prepared_words, sampled_words};
 use crate::plan::{ROW_WORDS, STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
-    Bank, BufferRef, CacheKind, CacheSpec, Command, Format, ModelPart, NO_WEIGHT, Op, Pass,
-    PassKind, Program, WeightId, params,
+    Bank, BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
+    WeightId, params,
 };
 use wgpu::{BindingResource, Buffer, BufferBinding};
 
@@ -29,6 +30,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) arena: &'a Buffer,
     pub(crate) state: &'a Buffer,
     pub(crate) pages: &'a Buffer,
+    /// Rows of products of several rows.
+    pub(crate) prepared: &'a Buffer,
     /// Of sampling, by slot.
     pub(crate) settings: &'a Buffer,
     /// By buffer: a cache.
@@ -51,6 +54,8 @@ struct Run {
     rows: u32,
     /// Kernel, grid and rows for several live rows.
     several: Option<(Kernel, [u32; 2], u32)>,
+    /// The fewest live rows for which there is something to do.
+    least: u32,
     place: Place,
     params: [u32; 16],
     /// Of the first weight.
@@ -61,6 +66,8 @@ struct Run {
     advances: bool,
     /// On cooperative matrices: of rounded rows and weights.
     rounded: bool,
+    /// Where the buffer of prepared rows is bound.
+    prepared: Option<u32>,
     partner: Option<u32>,
     joined: Option<Joined>,
 }
@@ -73,6 +80,7 @@ impl Run {
             grid,
             rows: 1,
             several: None,
+            least: 1,
             place,
             params,
             piece: 0,
@@ -80,6 +88,7 @@ impl Run {
             choice: None,
             advances: false,
             rounded: false,
+            prepared: None,
             partner: None,
             joined: None,
         }
@@ -127,6 +136,18 @@ impl Multiply {
         words[..used.len()].copy_from_slice(&used);
         words
     }
+
+    /// The parameters of what prepares rows: `words` for each.
+    fn norm_words(&self, words: u32) -> [u32; 16] {
+        let norm = params::Norm {
+            dim: self.k,
+            groups: 1,
+            eps: self.norm.unwrap_or(0.0),
+            x_stride: self.x_stride,
+            y_stride: words,
+        };
+        norm.words()
+    }
 }
 
 /// The kernel of `act_mul` at a place, and its invocations.
@@ -137,11 +158,20 @@ fn act_mul(place: Place, p: params::ActMul) -> (Kernel, u32) {
     kernels::act_mul(p.n, aligned)
 }
 
+/// What prepares `groups` vectors in each row for a product.
+fn prepare(product: Product, normed: bool, groups: u32, place: Place, words: [u32; 16]) -> Run {
+    let (kernel, width) = product.prepare(normed);
+    Run {
+        prepared: Some(binding::CACHE),
+        ..Run::new(kernel, [width, groups], place, words)
+    }
+}
+
 /// Outputs, such as those of routers, for which prompts take the kernels of decoding.
 const FEW_OUTPUTS: u32 = 256;
 
 /// Workgroups of a product that share its outputs. Each prepares the vectors once.
-const MOST_GROUPS: u32 = 1024;
+const MOST_GROUPS: u32 = 512;
 
 /// The command that is lowered, with what its kernels depend on.
 #[derive(Clone, Copy)]
@@ -235,6 +265,10 @@ impl Lowering<'_> {
             bound.retain(|(number, _)| *number != binding::POWERS);
             bound.push((binding::POWERS, powers[run.piece].as_entire_binding()));
         }
+        if let Some(number) = run.prepared {
+            bound.retain(|(other, _)| *other != number);
+            bound.push((number, self.prepared.as_entire_binding()));
+        }
         if let Some(cache) = task.cache {
             bound.push((binding::CACHE, self.layer(command, cache).1));
         }
@@ -277,6 +311,7 @@ impl Lowering<'_> {
                 pipeline: gpu.pipeline(kernel)?,
                 grid,
                 rows,
+                rows_first: kernel.rows_first,
             })
         };
         let several = run.several.as_ref();
@@ -284,6 +319,7 @@ impl Lowering<'_> {
             command: index,
             bind: gpu.bind(&bound),
             shape: shape(&run.kernel, run.grid, run.rows)?,
+            least: run.least,
             choice: run.choice,
             divided: run.divided,
             partner: run.partner,
@@ -394,9 +430,10 @@ impl Lowering<'_> {
                 self.products(task, product, |place| place, &mut runs);
             }
             Op::Attention => self.attention(task, &mut runs),
-            Op::ExpertsActMul | Op::ExpertsAdd if self.grouped(task).is_some() => {
-                runs.extend(self.grouped(task).into_iter().flatten());
-            }
+            Op::ExpertsActMul | Op::ExpertsAdd => match self.grouped(task) {
+                Some(grouped) => runs.extend(grouped),
+                None => self.experts(task, pieces, &mut runs),
+            },
             Op::Sample => runs.extend(self.sample(task)),
             op if op.is_low_rank() => runs.push(self.low_rank(task)),
             Op::RopeAppend => {
@@ -428,13 +465,12 @@ impl Lowering<'_> {
     /// Makes the norm before a product a launch of its own, if the product's kernel does not compute it. True if the product then
     /// takes the scratch.
     fn norm_apart(&self, task: Task<'_>, p: &mut Multiply, runs: &mut Vec<Run>) -> bool {
-        let apart = task.tiled || !self.gpu().geometry.norms;
         let (kernel, words) = if self.cooperative(task).is_some() {
             let aligned = [self.word(task.command.buffers[0]), p.x_stride, p.k];
             let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
             let kernel = round_rows(task.command.format, p.k, p.norm.is_some(), aligned);
             (kernel, rounded_words(p.k))
-        } else if p.norm.is_some() && apart {
+        } else if p.norm.is_some() && task.tiled {
             (kernels::norm_before(p.k), p.k)
         } else {
             return false;
@@ -447,16 +483,9 @@ impl Lowering<'_> {
     /// What a kernel makes of a product's rows before the product, in the scratch: `words` for each row. The weight of a norm is the
     /// command's second one.
     fn to_scratch(&self, task: Task<'_>, kernel: Kernel, p: Multiply, words: u32) -> Run {
-        let norm = params::Norm {
-            dim: p.k,
-            groups: 1,
-            eps: p.norm.unwrap_or(0.0),
-            x_stride: p.x_stride,
-            y_stride: words,
-        };
         let mut place = self.place(task, 0);
         place.operands[1] = place.scratch;
-        Run::new(kernel, [1, 1], place, norm.words())
+        Run::new(kernel, [1, 1], place, p.norm_words(words))
     }
 
     /// The products of a command's matrix with its rows. `moved` gives the place of a piece other operands.
@@ -467,22 +496,29 @@ impl Lowering<'_> {
         moved: impl Fn(Place) -> Place,
         runs: &mut Vec<Run>,
     ) {
-        let normed = self.norm_apart(task, &mut p, runs);
         let weight = &self.weights.weights[task.command.weights[0] as usize];
+        let tiled = task.tiled && !self.routes(task, weight.pieces[0].0.rows);
+        let normed = tiled && self.norm_apart(task, &mut p, runs);
+        if !tiled {
+            runs.extend(self.prepare(task, p, None));
+        }
         for piece in 0..weight.pieces.len() {
             let mut place = moved(self.place(task, piece));
             if normed {
                 place.operands[0] = place.scratch;
             }
-            // Few outputs make few tiles. Of other formats, rows would be rounded to integers.
-            let routes = task.command.part == ModelPart::Router;
-            let few = routes && place.count <= FEW_OUTPUTS && task.command.format == Format::F32;
-            runs.push(if task.tiled && !(few && self.gpu().geometry.single) {
+            runs.push(if tiled {
                 self.tile(task, place, piece, p)
             } else {
                 self.product(task, place, piece, p, None)
             });
         }
+    }
+
+    /// Routers of few outputs, which would make few tiles, have the kernels of decoding in prompts too. Of other formats, rows would be
+    /// rounded to integers.
+    fn routes(&self, task: Task<'_>, outputs: u32) -> bool {
+        may_route(task.command) && outputs <= FEW_OUTPUTS && self.gpu().geometry.single
     }
 
     fn tile(&self, task: Task<'_>, place: Place, piece: usize, p: Multiply) -> Run {
@@ -508,9 +544,9 @@ impl Lowering<'_> {
                 ..Run::new(kernel, plane(outputs), place, p.words(None))
             };
         }
-        let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
+        let outputs = place.count.div_ceil(products::TILE_OUTPUTS);
         let geometry = self.gpu().geometry;
-        let kernel = kernels::matmul_tile(geometry, task.command.format, aligned, adds);
+        let kernel = products::matmul_tile(geometry, task.command.format, aligned, adds);
         Run {
             rows: geometry.tile_rows,
             piece,
@@ -528,30 +564,50 @@ impl Lowering<'_> {
         act: Option<u32>,
     ) -> Run {
         let adds = task.command.op == Op::MatmulAdd;
-        let [x, y, ..] = place.operands;
-        let aligned = [x, p.x_stride, p.k, y, p.y_stride, place.first];
         let outputs = if act.is_some() { p.n } else { place.count };
-        let product = Product {
-            aligned: aligned.iter().all(|word| word.is_multiple_of(4)),
-            paired: act.is_some(),
-            ..self.product_of(task.command, p.k)
-        };
+        let product = self.product_at(task, place, p, act.is_some());
         let normed = p.norm.is_some();
-        let shape = |rows: u32| {
-            let groups = outputs.div_ceil(product.sized_for(rows).outputs());
+        let shape = |vectors: Vectors| {
+            let groups = outputs.div_ceil(product.sized_for(vectors).outputs(vectors));
             (
-                product.of_rows(rows, normed, adds),
+                product.of_rows(vectors, normed, adds),
                 [groups.min(MOST_GROUPS), 1],
-                rows,
+                vectors.rows(),
             )
         };
-        let (one, several) = product.geometry.rows(task.rows);
+        let (one, several) = product.geometry.vectors(task.rows);
         let (kernel, grid, rows) = shape(one);
         Run {
             rows,
             several: several.map(shape),
+            prepared: Some(binding::PAGES),
             piece,
             ..Run::new(kernel, grid, place, p.words(act))
+        }
+    }
+
+    /// What prepares the rows of a product for kernels that take several at a time.
+    fn prepare(&self, task: Task<'_>, p: Multiply, act: Option<u32>) -> Option<Run> {
+        let place = self.place(task, 0);
+        let product = self.product_at(task, place, p, act.is_some());
+        let (one, several) = product.geometry.vectors(task.rows);
+        let alone = one == Vectors::One;
+        let words = p.norm_words(product.prepared_words());
+        let run = Run {
+            least: if alone { 2 } else { 1 },
+            ..prepare(product, p.norm.is_some(), 1, place, words)
+        };
+        (!alone || several.is_some()).then_some(run)
+    }
+
+    /// A product with its rows at a place; `paired`: of gate and up.
+    fn product_at(&self, task: Task<'_>, place: Place, p: Multiply, paired: bool) -> Product {
+        let [x, y, ..] = place.operands;
+        let aligned = [x, p.x_stride, p.k, y, p.y_stride, place.first];
+        Product {
+            aligned: aligned.iter().all(|word| word.is_multiple_of(4)),
+            paired,
+            ..self.product_of(task.command, p.k)
         }
     }
 
@@ -579,9 +635,7 @@ impl Lowering<'_> {
             norm: Some(p.eps),
         };
         if !task.tiled && pieces == 1 {
-            if self.norm_apart(task, &mut product, runs) {
-                place.operands[0] = place.scratch;
-            }
+            runs.extend(self.prepare(task, product, Some(p.act)));
             runs.push(self.product(task, place, 0, product, Some(p.act)));
             return;
         }
@@ -730,7 +784,6 @@ impl Lowering<'_> {
         let stateful = |name: &str, source: &'static str, width: u32| {
             (kernels::recurrent(name, source), across(width))
         };
-        let rows = place.count;
         let (kv_format, _) = attention_cache(cache);
         let name = command.op.name();
         match command.op {
@@ -748,21 +801,6 @@ impl Lowering<'_> {
                     kernels::norm(command.op == Op::LayerNorm, p.dim),
                     [p.groups, 1],
                 )
-            }
-            Op::ExpertsActMul => {
-                let p = params::ExpertsActMul::of(words);
-                let each = p.matrices() * p.n;
-                (place.first, place.count) = (place.first / each, rows / each);
-                let mut product = self.product_of(command, p.k);
-                product.paired = true;
-                let groups = p.n.div_ceil(product.outputs());
-                (product.of_experts(), [groups, p.used])
-            }
-            Op::ExpertsAdd => {
-                let p = params::ExpertsAdd::of(words);
-                (place.first, place.count) = (place.first / p.n, rows / p.n);
-                let product = self.product_of(command, p.k);
-                (product.of_experts(), [p.n.div_ceil(product.outputs()), 1])
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
@@ -851,6 +889,8 @@ impl Lowering<'_> {
             | Op::NormMatmul
             | Op::NormMatmulActMul
             | Op::Attention
+            | Op::ExpertsActMul
+            | Op::ExpertsAdd
             | Op::Sample
             | Op::AdaptDown
             | Op::AdaptLookup

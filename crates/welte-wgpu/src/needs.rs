@@ -3,8 +3,11 @@
 use crate::gpu::Gpu;
 use crate::kernels;
 use crate::kernels::cooperative::{Cooperative, rounded_words};
+use crate::kernels::products::most_prepared;
 use std::collections::BTreeSet;
-use welte_table::{CacheKind, CacheSpec, Command, Format, Op, PassKind, Program, WeightId, params};
+use welte_table::{
+    CacheKind, CacheSpec, Command, Format, ModelPart, Op, PassKind, Program, WeightId, params,
+};
 
 /// The fewest positions of a split.
 pub(crate) const LEAST_SPLIT: u32 = 256;
@@ -94,7 +97,7 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
         Op::NormMatmulActMul => pieces + 2,
         Op::Attention => 3,
         Op::Sample => 5,
-        Op::ExpertsActMul | Op::ExpertsAdd => pieces.max(4),
+        Op::ExpertsActMul | Op::ExpertsAdd => (pieces + 1).max(4),
         _ => pieces,
     }
 }
@@ -176,6 +179,31 @@ pub(crate) fn scratch(
             floats(partial * u64::from(splits(program, LEAST_SPLIT).0))
         }
         _ => 0,
+    }
+}
+
+/// A router that may have the kernels of decoding in prompts.
+pub(crate) fn may_route(command: &Command) -> bool {
+    command.part == ModelPart::Router && command.format == Format::F32
+}
+
+/// Bytes of prepared rows that a command takes for `rows` rows, if its product may have the kernels of decoding.
+pub(crate) fn prepared(command: &Command, decodes: bool, rows: u32) -> u64 {
+    let (k, vectors) = match command.op {
+        Op::Matmul | Op::MatmulAdd => (params::Matmul::of(&command.params).k, 1),
+        Op::NormMatmul => (params::NormMatmul::of(&command.params).k, 1),
+        Op::NormMatmulActMul => (params::NormMatmulActMul::of(&command.params).k, 1),
+        Op::ExpertsActMul => (params::ExpertsActMul::of(&command.params).k, 1),
+        Op::ExpertsAdd => {
+            let p = params::ExpertsAdd::of(&command.params);
+            (p.k, p.used)
+        }
+        _ => return 0,
+    };
+    if decodes || may_route(command) {
+        4 * u64::from(rows) * u64::from(vectors) * u64::from(most_prepared(k))
+    } else {
+        0
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::gpu::{COMMAND_BYTES, Gpu};
 use crate::kernels::{self, MOST_EXPERTS};
 use crate::layout::{Stored, together};
-use crate::needs::{most_launches, power_bytes, rounded_weights, scratch};
+use crate::needs::{most_launches, power_bytes, prepared, rounded_weights, scratch};
 use welte_device::{HostScratch, HostSlot, MaskBoard};
 use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, Pass, PassKind, Program, params};
 
@@ -28,6 +28,8 @@ pub(crate) struct Sizes {
     /// By cache: where its page lists begin, in words.
     pub(crate) lists: Vec<u32>,
     pub(crate) pages: u64,
+    /// Rows of products of several rows.
+    pub(crate) prepared: u64,
     pub(crate) state: u64,
     /// Where the histories of all slots begin in the step state, in words.
     pub(crate) histories: u32,
@@ -71,6 +73,14 @@ impl Sizes {
             commands.map(move |(i, c)| scratch(program, c, decodes, pass.rows_at(i), matrices))
         });
         arena = arena.saturating_add(aligned(used.max().unwrap_or(0)));
+        let prepared_rows = program.passes.iter().flat_map(|pass| {
+            let from = match pass.kind {
+                PassKind::Decode => 0,
+                _ => pass.outputs_from().unwrap_or(pass.commands.len()),
+            };
+            let commands = pass.commands.iter().enumerate();
+            commands.map(move |(i, c)| prepared(c, i >= from, pass.rows_at(i)))
+        });
         let mut lists = Vec::new();
         let mut pages = 0;
         for cache in &program.caches {
@@ -107,6 +117,7 @@ impl Sizes {
             scratch: scratch_at,
             lists,
             pages: 4 * u64::from(pages).max(4),
+            prepared: prepared_rows.max().unwrap_or(0).max(COMMAND_BYTES),
             state: 4 * (STATE_HEAD + (ROW_WORDS + 1) * rows + slots * (context + 2)) as u64,
             histories: (STATE_HEAD + (ROW_WORDS + 1) * rows) as u32,
             commands: commands.collect(),
@@ -118,13 +129,14 @@ impl Sizes {
     }
 
     /// What a context allocates besides the program's buffers, by name.
-    pub(crate) fn entries(&self, program: &Program) -> [(&'static str, Class, u64); 6] {
+    pub(crate) fn entries(&self, program: &Program) -> [(&'static str, Class, u64); 7] {
         let given: u64 = program.buffers.iter().map(|b| b.bytes).sum();
         let taken = self.arena + self.caches.iter().sum::<u64>();
         let commands: u64 = self.commands.iter().sum();
         let reading = self.staging + self.tokens * IN_FLIGHT as u64;
         [
             ("alignment", Class::Tables, taken.saturating_sub(given)),
+            ("prepared rows", Class::Tables, self.prepared),
             ("page lists", Class::Tables, self.pages),
             ("step state", Class::Tables, self.state),
             ("commands", Class::Tables, commands),

@@ -9,6 +9,6 @@ fn number_of(invocation: Invocation) -> u32 {
     return invocation.index;
 }
 
-fn add_partials(t: u32, value: vec4<f32>, size: u32) {
-    add_as_tree(t, value, size);
+fn sum_of_team(t: u32, value: vec4<f32>, size: u32) -> vec4<f32> {
+    return sum_as_tree(t, value, size);
 }

@@ -10,19 +10,14 @@ fn number_of(invocation: Invocation) -> u32 {
     return invocation.subgroup * SUBGROUP + invocation.lane;
 }
 
-// Adds up the values of every `size` neighbours, as a tree. The first of them has the sum.
-fn add_partials(t: u32, value: vec4<f32>, size: u32) {
-    if size <= SUBGROUP {
-        var sum = value;
-        for (var half = size / 2u; half > 0u; half /= 2u) {
-            sum += subgroupShuffleXor(sum, half);
-        }
-        workgroupBarrier();
-        if t % size == 0u {
-            partial[t] = sum;
-        }
-        workgroupBarrier();
-        return;
+// The sum of the values of every `size` neighbours, as a tree.
+fn sum_of_team(t: u32, value: vec4<f32>, size: u32) -> vec4<f32> {
+    if size > SUBGROUP {
+        return sum_as_tree(t, value, size);
     }
-    add_as_tree(t, value, size);
+    var sum = value;
+    for (var half = size / 2u; half > 0u; half /= 2u) {
+        sum += subgroupShuffleXor(sum, half);
+    }
+    return sum;
 }

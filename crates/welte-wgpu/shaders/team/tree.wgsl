@@ -1,5 +1,5 @@
-// Adds up the values of every `size` neighbours, as a tree in workgroup memory. The first of them has the sum.
-fn add_as_tree(t: u32, value: vec4<f32>, size: u32) {
+// The sum of the values of every `size` neighbours, as a tree in workgroup memory.
+fn sum_as_tree(t: u32, value: vec4<f32>, size: u32) -> vec4<f32> {
     workgroupBarrier();
     partial[t] = value;
     for (var half = size / 2u; half > 0u; half /= 2u) {
@@ -9,4 +9,5 @@ fn add_as_tree(t: u32, value: vec4<f32>, size: u32) {
         }
     }
     workgroupBarrier();
+    return partial[t - t % size];
 }

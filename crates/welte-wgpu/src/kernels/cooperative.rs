@@ -1,6 +1,7 @@
 //! Products and attention of prompt rows on cooperative matrices: squares of numbers that a subgroup multiplies by one instruction.
 
-use super::{Kernel, MOST_EXPERTS, WORKGROUP, flag, unit_loader, waiting_floats};
+use super::products::{unit_loader, waiting_floats};
+use super::{Kernel, MOST_EXPERTS, WORKGROUP, flag};
 use welte_table::Format;
 use wgpu::{Adapter, CooperativeMatrixProperties, CooperativeScalarType, Features};
 

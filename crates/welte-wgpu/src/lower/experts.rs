@@ -1,15 +1,69 @@
 //! Experts of prompts on cooperative matrices: rows are grouped by expert, so that they share the reads of its matrix.
 
-use super::{Lowering, Run, Task};
+use super::{Lowering, Run, Task, prepare};
+use crate::gpu::binding;
 use crate::kernels::WORKGROUP;
 use crate::kernels::cooperative::{
     Factors, Tile, experts_end, experts_group, round_rows, rounded_words,
 };
+use crate::kernels::products::{Product, Vectors};
 use crate::launch::Place;
 use crate::needs::Grouped;
-use welte_table::{Op, params};
+use welte_table::{Command, Op, params};
 
 impl Lowering<'_> {
+    /// The launches of a command of experts that computes each row by itself. Vectors of several rows are prepared before.
+    pub(super) fn experts(&self, task: Task<'_>, pieces: usize, runs: &mut Vec<Run>) {
+        let command = task.command;
+        let (n, k, used, each) = match command.op {
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(&command.params);
+                (p.n, p.k, p.used, p.matrices() * p.n)
+            }
+            _ => {
+                let p = params::ExpertsAdd::of(&command.params);
+                (p.n, p.k, p.used, p.n)
+            }
+        };
+        let paired = command.op == Op::ExpertsActMul;
+        let product = Product {
+            paired,
+            ..self.product_of(command, k)
+        };
+        let several = task.splits && product.geometry.single && task.rows > 1;
+        if several {
+            let x_stride = experts_stride(command);
+            let words = product.prepared_words();
+            let norm = rounding(k, if paired { 1 } else { used }, x_stride, words);
+            let groups = norm.groups;
+            runs.push(Run {
+                least: 2,
+                ..prepare(product, false, groups, self.place(task, 0), norm.words())
+            });
+        }
+        for piece in 0..pieces {
+            let mut place = self.place(task, piece);
+            (place.first, place.count) = (place.first / each, place.count / each);
+            let shape = |prepared: bool| {
+                let vectors = Vectors::of_experts(prepared);
+                let sized = product.sized_for(vectors);
+                let groups = n.div_ceil(sized.outputs(vectors));
+                if paired {
+                    (product.of_pairs(prepared), [groups, used], 1)
+                } else {
+                    (product.of_experts(used, prepared), [groups, 1], 1)
+                }
+            };
+            let (kernel, grid, _) = shape(false);
+            runs.push(Run {
+                piece,
+                several: several.then(|| shape(true)),
+                prepared: several.then_some(binding::PAGES),
+                ..Run::new(kernel, grid, place, command.params)
+            });
+        }
+    }
+
     /// The launches of a command of experts. None where each row is computed alone.
     pub(super) fn grouped(&self, task: Task<'_>) -> Option<[Run; 4]> {
         let command = task.command;
@@ -42,18 +96,7 @@ impl Lowering<'_> {
             words(&[grouped.experts, grouped.used, grouped.choice_stride]),
         );
         let stride = rounded_words(grouped.k);
-        let x_stride = if activates {
-            params::ExpertsActMul::of(&command.params).x_stride
-        } else {
-            params::ExpertsAdd::of(&command.params).x_stride
-        };
-        let norm = params::Norm {
-            dim: grouped.k,
-            groups: grouped.inputs,
-            eps: 0.0,
-            x_stride,
-            y_stride: stride,
-        };
+        let norm = rounding(grouped.k, grouped.inputs, experts_stride(command), stride);
         let round = Run::new(
             round_rows(command.format, grouped.k, false, true),
             [grouped.inputs, 1],
@@ -99,6 +142,25 @@ impl Lowering<'_> {
             end,
         );
         Some([group, round, product, end])
+    }
+}
+
+/// Words from the vectors of a row to those of the next.
+fn experts_stride(command: &Command) -> u32 {
+    match command.op {
+        Op::ExpertsActMul => params::ExpertsActMul::of(&command.params).x_stride,
+        _ => params::ExpertsAdd::of(&command.params).x_stride,
+    }
+}
+
+/// The parameters of what rounds `groups` vectors of a row to `words` each.
+fn rounding(dim: u32, groups: u32, x_stride: u32, words: u32) -> params::Norm {
+    params::Norm {
+        dim,
+        groups,
+        eps: 0.0,
+        x_stride,
+        y_stride: words,
     }
 }
 
