@@ -1,7 +1,9 @@
 //! The GPUs of this machine, and which of them a choice means.
+#![allow(unsafe_code)]
 
 use crate::kernels::cooperative::Cooperative;
 use crate::wait::block_on;
+use std::cmp::Reverse;
 use std::sync::OnceLock;
 use welte_device::{DeviceId, DeviceReport, Error};
 use wgpu::{
@@ -52,7 +54,7 @@ impl Api {
     }
 }
 
-/// The adapter of that number: the fastest kind first, software last.
+/// The adapter of that number: the fastest kind first, of one kind the one with the most memory, software last.
 pub(crate) fn open(api: Api, ordinal: u32) -> Result<Adapter, Error> {
     let adapters = adapters(api);
     let found = adapters.len();
@@ -80,21 +82,43 @@ fn instance() -> &'static Instance {
 fn adapters(api: Api) -> Vec<Adapter> {
     let found = block_on(instance().enumerate_adapters(api.backends()));
     let mut adapters = found.unwrap_or_default();
-    let speed = |adapter: &Adapter| {
-        let info = adapter.get_info();
-        let kind = match info.device_type {
-            DeviceType::DiscreteGpu => 0,
-            DeviceType::IntegratedGpu => 1,
-            DeviceType::VirtualGpu => 2,
-            DeviceType::Other => 3,
-            DeviceType::Cpu => 4,
-        };
-        // One GPU may be reached by two of them.
-        let backend = u32::from(info.backend == Backend::Dx12);
-        (kind, backend)
-    };
-    adapters.sort_by_key(speed);
+    adapters.sort_by_cached_key(|adapter| place(&adapter.get_info(), memory(adapter)));
     adapters
+}
+
+/// What adapters are sorted by: the kind, then the API, because one GPU may be reached by two of them, then the memory.
+fn place(info: &AdapterInfo, memory: Option<u64>) -> (u32, bool, Reverse<Option<u64>>) {
+    let kind = match info.device_type {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    };
+    (kind, info.backend == Backend::Dx12, Reverse(memory))
+}
+
+/// Bytes of the adapter's own memory, where its API says them.
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+fn memory(adapter: &Adapter) -> Option<u64> {
+    /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
+    const ON_DEVICE: u32 = 1;
+    // SAFETY: nothing is destroyed through the handle, which ends before the adapter does.
+    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = vulkan.shared_instance().raw_instance();
+    let physical = vulkan.raw_physical_device();
+    // SAFETY: the instance made the physical device, and both live.
+    let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
+    let heaps = &memory.memory_heaps[..memory.memory_heap_count as usize];
+    let own = heaps
+        .iter()
+        .filter(|heap| heap.flags.as_raw() & ON_DEVICE != 0);
+    Some(own.map(|heap| heap.size).sum())
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
+fn memory(_: &Adapter) -> Option<u64> {
+    None
 }
 
 /// What keeps an adapter from being used unless it is named. An integrated GPU reads the CPU's memory and is no faster where decoding waits
@@ -204,7 +228,7 @@ fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
     DeviceReport {
         id: Api::Gpu.id(ordinal),
         name: info.name,
-        memory_total: None,
+        memory_total: memory(adapter),
         memory_available: None,
         facts: facts.map(|(name, fact)| (name.to_string(), fact)).to_vec(),
         replays: Vec::new(),
@@ -223,6 +247,8 @@ mod tests {
         for (ordinal, report) in (0..).zip(reports) {
             assert_eq!(report.id, DeviceId::numbered("gpu", ordinal));
             assert_eq!(report.name.is_empty(), report.missing.is_some());
+            let knows = cfg!(target_os = "linux") && report.missing.is_none();
+            assert!(!knows || report.memory_total.is_some_and(|bytes| bytes > 0));
         }
     }
 
@@ -234,6 +260,21 @@ mod tests {
         let integrated = named(DeviceType::IntegratedGpu, Backend::Vulkan);
         assert_eq!(integrated, Some("integrated"));
         assert_eq!(named(DeviceType::Cpu, Backend::Vulkan), Some("software"));
+    }
+
+    #[test]
+    fn the_fastest_kind_comes_first_and_of_one_kind_the_largest() {
+        let of = |kind, memory| place(&AdapterInfo::new(kind, Backend::Vulkan), memory);
+        let mut all = [
+            of(DeviceType::Cpu, Some(64 << 30)),
+            of(DeviceType::DiscreteGpu, None),
+            of(DeviceType::IntegratedGpu, Some(32 << 30)),
+            of(DeviceType::DiscreteGpu, Some(8 << 30)),
+            of(DeviceType::DiscreteGpu, Some(24 << 30)),
+        ];
+        all.sort();
+        let sizes = all.map(|(_, _, Reverse(memory))| memory.map(|bytes| bytes >> 30));
+        assert_eq!(sizes, [Some(24), Some(8), None, Some(32), Some(64)]);
     }
 
     #[test]
