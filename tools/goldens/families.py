@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
@@ -177,6 +178,37 @@ def laguna_full(c):
                                               shared_expert_intermediate_size=64, moe_routed_scaling_factor=1.5))
 
 
+class Step3p7(torch.nn.Module):
+    """The language model of Step 3.7, which is Step 3.5. transformers has it without a head."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.model = t.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, tokens):
+        return SimpleNamespace(logits=self.lm_head(self.model(tokens).last_hidden_state))
+
+    def save_pretrained(self, folder):
+        folder.mkdir()
+        save_file(self.state_dict(), folder / "model.safetensors", {"format": "pt"})
+        self.config.save_pretrained(folder)
+
+
+# Layers with a window have more heads of both kinds, and the last ones limits that many values exceed.
+STEP_LIMITS = {"swiglu_limits": [None, None, 0.3, 0.2], "swiglu_limits_shared": [0.0, 0.0, 0.4, 0.25]}
+
+
+def step35(c):
+    ropes = {"full_attention": dict(LLAMA3, rope_theta=THETA, partial_rotary_factor=0.5),
+             "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0}}
+    shape = without(c, "num_key_value_heads") | MIXED | FOUR | STEP_LIMITS | {"num_experts_per_tok": 2}
+    return Step3p7(t.Step3p7TextConfig(**shape, num_key_value_heads=2, n_routed_experts=4, num_sliding_attention_heads=4,
+                                       rope_parameters=ropes, sliding_window=WINDOW, layer_types=TYPES[::-1], share_expert_dim=64,
+                                       mlp_layer_types=["dense"] + ["sparse"] * 3, moe_router_scaling_factor=1.5))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -226,7 +258,12 @@ FAMILIES = {
     # The gguf package of these goldens lacks Laguna. It has Trinity's tensors.
     "laguna": (laguna, "AFMOE", False),
     "laguna_full": (laguna_full, "AFMOE", False),
+    "step35": (step35, "STEP35", False),
 }
+
+
+# Norms add 1 to their weights. GGUF contains the sum.
+ADDS_ONE = ("nemotron", "step35")
 
 
 def build(name, seed, make=None):
@@ -252,7 +289,7 @@ def build(name, seed, make=None):
             elif "conv1d" in key or key.endswith(".D"):
                 p.copy_(0.5 * random)
             elif "norm" in key:
-                p.copy_((0 if key.endswith("bias") or name == "nemotron" else 1) + 0.2 * random)
+                p.copy_((0 if key.endswith("bias") or name in ADDS_ONE else 1) + 0.2 * random)
             elif key.endswith("bias"):
                 p.copy_(0.5 * random)
             elif "embed" in key:
@@ -318,6 +355,25 @@ def parts_of(name, key, value):
     return [(f"{block}{stems[stem]}.{kind}", value)]
 
 
+def step35_metadata(made, model):
+    c, w = model.config, made.keys
+    windowed = [kind == "sliding_attention" for kind in c.layer_types]
+    w.add_head_count([c.num_sliding_attention_heads if window else c.per_layer_config[0].num_attention_heads for window in windowed])
+    w.add_head_count_kv([c.num_key_value_heads] * len(windowed))
+    w.add_sliding_window_pattern(windowed)
+    w.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+    w.add_expert_shared_feed_forward_length(c.share_expert_dim)
+    w.add_expert_weights_scale(c.moe_router_scaling_factor)
+    w.add_expert_weights_norm(True)
+    w.add_leading_dense_block_count(1)
+    w.add_moe_every_n_layers(1)
+    w.add_swiglu_clamp_exp([limit or 0.0 for limit in c.swiglu_limits])
+    w.add_swiglu_clamp_shexp([limit or 0.0 for limit in c.swiglu_limits_shared])
+    scaled = model.model.rotary_emb.full_attention_inv_freq
+    plain = THETA ** (-torch.arange(len(scaled)) / len(scaled))
+    made.exact("rope_freqs.weight", torch.cat([plain / scaled, torch.ones(c.head_dim // 2 - len(scaled))]).numpy())
+
+
 def metadata(made, name, model):
     """What a converter writes about the model."""
     c, w = model.config, made.keys
@@ -328,14 +384,18 @@ def metadata(made, name, model):
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
     w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
-    w.add_head_count(of("num_attention_heads_per_layer") or c.num_attention_heads)
-    w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
+    if name == "step35":
+        step35_metadata(made, model)
+    else:
+        w.add_head_count(of("num_attention_heads_per_layer") or c.num_attention_heads)
+        w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
     rope = c.rope_parameters.get("full_attention", c.rope_parameters)
     part = rope.get("partial_rotary_factor", 1.0)
     if of("head_dim"):
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
-    w.add_rope_dimension_count(int(head_dim * part))
+    if name != "step35":
+        w.add_rope_dimension_count(int(head_dim * part))
     w.add_rope_freq_base(THETA * 50.0 ** (head_dim / (head_dim - 2)) if name == "hunyuan_moe" else THETA)
     if of("rms_norm_eps"):
         w.add_layer_norm_rms_eps(c.rms_norm_eps)
@@ -403,7 +463,7 @@ def metadata(made, name, model):
         w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
         w.add_expert_weights_scale(c.moe_routed_scaling_factor)
         w.add_expert_weights_norm(True)
-    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full"):
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "bailingmoe2":
         w.add_expert_group_count(c.n_group)
@@ -452,7 +512,7 @@ def write_gguf(path, name, model, seed):
     made = Gguf(path, "laguna" if name.startswith("laguna") else gguf.MODEL_ARCH_NAMES[arch], seed)
     metadata(made, name, model)
     listed = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
-    one = 1 if name == "nemotron" else 0
+    one = 1 if name in ADDS_ONE else 0
     if name == "stablelm_parallel":
         norms_of_heads(made, model)
     if name == "bailingmoe2":
@@ -476,18 +536,19 @@ def write_gguf(path, name, model, seed):
                 rows[...] = made.put(own, (rows if "_norm." in own else rows.reshape(-1)) + add).reshape(rows.shape) - add
             else:
                 rows[...] = made.put(own, rows, "Q8_0")
-        heads = {"q_proj": c.num_attention_heads, "k_proj": getattr(c, "num_key_value_heads", None)}.get(key.split(".")[-2])
-        if paired and heads:
-            value = swap(value, heads, back=True)
+        own = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(key.split(".")[-2]) if paired else None
+        if own:
+            value = swap(value, getattr(c, own), back=True)
         with torch.no_grad():
             p.copy_(torch.from_numpy(value))
     made.finish()
 
 
-def dressed(model, folder, seed, config, to, back):
-    """Writes a directory under the names of a family that transformers lacks. `to` gives its tensors for the model's, `back` the model's."""
+def dressed(model, folder, seed, config, to, back, whole=False):
+    """Writes a directory under the names of a family that transformers lacks. `to` gives its tensors for the model's, `back` the model's.
+    `whole`: the configuration is all of it."""
     save(model, folder)
-    path, own = folder / "config.json", dict(json.loads((folder / "config.json").read_text()))
+    path, own = folder / "config.json", {} if whole else dict(json.loads((folder / "config.json").read_text()))
     for key in ("architectures", "model_type", *(key for key in own if key.endswith(("_multiplier", "scaling", "num_local_experts", "_linear")))):
         own.pop(key, None)
     path.write_text(json.dumps(own | config, indent=1) + "\n")
@@ -590,6 +651,52 @@ def as_bailingmoe(model, folder, seed):
     return dressed(model, folder, seed, config, to, back)
 
 
+STEP = [("mlp.shared_experts.", "share_expert."), ("mlp.gate.weight", "moe.gate.weight"), ("mlp.gate.e_score_correction_bias", "moe.router_bias"),
+        ("mlp.experts.down_proj", "moe.down_proj.weight")]
+
+
+def as_step35(model, folder, seed):
+    """With the names and keys of the published checkpoint. Its lists have an entry for a layer that guesses ahead."""
+    c = model.config
+    rope = c.rope_parameters
+    windowed = [kind == "sliding_attention" for kind in c.layer_types] + [True]
+    scaling = {key: value for key, value in rope["full_attention"].items() if key not in ("rope_theta", "partial_rotary_factor")}
+    each = lambda full, other: [other if window else full for window in windowed]
+    heads = c.per_layer_config[0].num_attention_heads
+    config = {
+        "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": [1],
+        "hidden_size": c.hidden_size, "intermediate_size": c.intermediate_size, "num_hidden_layers": c.num_hidden_layers,
+        "num_attention_heads": heads, "num_attention_groups": c.num_key_value_heads, "head_dim": c.head_dim, "vocab_size": c.vocab_size,
+        "max_position_embeddings": c.max_position_embeddings, "rms_norm_eps": c.rms_norm_eps, "tie_word_embeddings": False,
+        "num_nextn_predict_layers": 1, "sliding_window": c.sliding_window,
+        "layer_types": c.layer_types + ["sliding_attention"], "attention_other_setting": {
+            "attention_type": "sliding_attention", "num_attention_heads": c.num_sliding_attention_heads,
+            "num_attention_groups": c.num_key_value_heads, "head_dim": c.head_dim, "true_head_dim": c.head_dim},
+        "use_head_wise_attn_gate": True, "moe_layers_enum": "1,2,3", "moe_num_experts": c.n_routed_experts,
+        "moe_top_k": c.num_experts_per_tok, "moe_intermediate_size": c.moe_intermediate_size, "share_expert_dim": c.share_expert_dim,
+        "use_moe_router_bias": True, "moe_router_activation": "sigmoid", "moe_router_scaling_factor": c.moe_router_scaling_factor,
+        "norm_expert_weight": True, "swiglu_limits": c.swiglu_limits + [None], "swiglu_limits_shared": c.swiglu_limits_shared + [0.0],
+        "rope_theta": each(THETA, rope["sliding_attention"]["rope_theta"]), "partial_rotary_factors": each(0.5, 1.0),
+        "rope_scaling": scaling, "yarn_only_types": ["full_attention"], "zero_centered": True}
+
+    def to(tensors):
+        for layer in layers_of(tensors):
+            pair = tensors.pop(f"{layer}mlp.experts.gate_up_proj", None)
+            if pair is not None:
+                halves = pair.split(c.moe_intermediate_size, 1)
+                tensors |= {f"{layer}moe.{part}_proj.weight": half for part, half in zip(("gate", "up"), halves)}
+        return renamed(tensors, STEP)
+
+    def back(tensors):
+        for layer in layers_of(tensors):
+            if f"{layer}moe.gate.weight" in tensors:
+                pair = [tensors.pop(f"{layer}moe.{part}_proj.weight") for part in ("gate", "up")]
+                tensors[f"{layer}mlp.experts.gate_up_proj"] = torch.cat(pair, 1)
+        return renamed(tensors, inverse(STEP))
+
+    return dressed(model, folder, seed, config, to, back, whole=True)
+
+
 def published_exaone(folder):
     path = folder / "config.json"
     own = json.loads(path.read_text())
@@ -610,7 +717,7 @@ def as_ling2(folder):
     path.write_text(json.dumps(own, indent=1) + "\n")
 
 
-DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe}
+DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe, "step35": as_step35}
 
 
 def main():

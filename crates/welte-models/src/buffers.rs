@@ -96,6 +96,10 @@ impl Buffers {
                 let ffn = ffn.max(shared.map_or(0, |s| s.ffn));
                 add("gate_up", 2 * ffn)
             }),
+            expert_gate_up: spec
+                .experts
+                .filter(|_| spec.limits.iter().any(|l| l.experts.is_some()))
+                .map(|e| add("expert_gate_up", 2 * e.used * e.ffn)),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
             latent: spec.latent.map(|l| LatentBuffers {
                 heads: add("heads", spec.heads * l.query().max(l.value)),

@@ -426,6 +426,11 @@ impl OfModel {
                 let name = weight(gguf, layer);
                 self.all
                     .push(&name, &each[0], each[0].n * count, count, parts);
+            } else if !spec.biases.experts {
+                let whole = &each[0];
+                let parts = vec![self.all.part(whole, 0, whole.n)];
+                self.all
+                    .push(&weight(gguf, layer), whole, whole.n, count, parts);
             }
         }
         let [pair, down] = hf.fused_experts.map(|name| {
@@ -500,8 +505,12 @@ impl OfModel {
                 let (plain, _) = rope::frequencies(&plain, from, spec.context)?;
                 let (scaled, _) = rope::frequencies(&spec.rope, from, spec.context)?;
                 let factors = plain.iter().zip(scaled).map(|(f, slow)| f / slow);
+                let mut factors: Vec<f32> = factors.collect();
+                // One for each pair that any layer rotates.
+                let most = spec.local_rope.map_or(0, |local| local.rot / 2);
+                factors.resize(factors.len().max(most as usize), 1.0);
                 self.all
-                    .constant(&weight(names::GGUF.rope_factors, 0), factors.collect());
+                    .constant(&weight(names::GGUF.rope_factors, 0), factors);
             }
             Scaling::Long { .. } => {
                 for long in [true, false] {

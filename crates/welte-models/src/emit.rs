@@ -24,6 +24,19 @@ const SILU: u32 = 0;
 const SIGMOID: u32 = 4;
 const NO_ACT: u32 = 5;
 const SOFTPLUS: u32 = 6;
+/// The activation of `act` that limits its values.
+const LIMITS: u32 = 7;
+
+/// The input for which SiLU yields `y`, which is above 0.
+fn silu_input(y: f32) -> f32 {
+    let y = f64::from(y);
+    let mut x = y + 1.0;
+    for _ in 0..50 {
+        let sigmoid = 1.0 / (1.0 + (-x).exp());
+        x -= (x * sigmoid - y) / (sigmoid * (1.0 + x * (1.0 - sigmoid)));
+    }
+    x as f32
+}
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -39,6 +52,8 @@ pub(crate) struct Set {
     pub(crate) sum: BufferRef,
     /// Gate and up before the activation.
     pub(crate) gate_up: Option<BufferRef>,
+    /// Those of the chosen experts, if activations have limits.
+    pub(crate) expert_gate_up: Option<BufferRef>,
     pub(crate) per_layer: Option<PerLayerSet>,
     pub(crate) streams: Option<StreamSet>,
     /// The output of a dense part beside experts.
@@ -678,6 +693,7 @@ impl<'a> Emitter<'a> {
                     self.out
                         .push("cutoff", Op::Cutoff, &[], &[gate_up], cutoff.words());
                 }
+                self.limit(spec.limits(index).plain, gate_up, ffn, 2 * ffn);
                 let act = p::ActMul {
                     n: ffn,
                     act,
@@ -693,6 +709,28 @@ impl<'a> Emitter<'a> {
                 );
             }
             None => {}
+        }
+    }
+
+    /// Limits the gate in the first `n` values of a row, and up in the next.
+    fn limit(&mut self, limit: Option<f32>, gate_up: BufferRef, n: u32, stride: u32) {
+        let Some(limit) = limit else {
+            return;
+        };
+        // SiLU grows where it is above 0, so its result is limited by its input.
+        let parts = [(0, f32::MIN, silu_input(limit)), (n, -limit, limit)];
+        for (first, a, b) in parts {
+            let act = p::Act {
+                n,
+                act: LIMITS,
+                a,
+                b,
+                c: 0.0,
+                d: 0.0,
+                y_stride: stride,
+            };
+            let place = [at(gate_up, first)];
+            self.out.push("limits", Op::Act, &[], &place, act.words());
         }
     }
 

@@ -54,32 +54,26 @@ pub(crate) fn read_keys(
         MOST_DIM,
     )?;
     // Where a list is allowed, `finish` reads it.
-    let widest = |gguf: &str, hf: &str, default, max| {
-        let key = keys.name(gguf, hf);
+    let widest = |key: &str, default, max| {
         let list = if arch.lists {
-            keys.each(&key, layers, max)?
+            keys.each(key, layers, max)?
         } else {
             None
         };
         match list {
             Some(list) => Ok(list.into_iter().max().unwrap_or(0)),
-            None => keys.size(&key, default, max),
+            None => keys.size(key, default, max),
         }
     };
-    let heads = widest(
-        "attention.head_count",
-        "num_attention_heads",
-        default(32, 32),
-        MOST_HEADS,
-    )?;
-    let kv_heads = widest(
+    let key = keys.name("attention.head_count", "num_attention_heads");
+    let heads = widest(&key, default(32, 32), MOST_HEADS)?;
+    let key = keys.first_name(
         "attention.head_count_kv",
-        "num_key_value_heads",
-        default(heads, 8.min(heads)).or(Some(heads)),
-        heads,
-    )?;
+        &["num_key_value_heads", "num_attention_groups"],
+    );
+    let kv_heads = default(heads, 8.min(heads)).or(Some(heads));
+    let kv_heads = widest(&key, kv_heads, heads)?;
     if !heads.is_multiple_of(kv_heads) {
-        let key = keys.name("attention.head_count_kv", "num_key_value_heads");
         return Err(keys.error(
             &key,
             format!("is {kv_heads}, which does not divide {heads} heads"),
@@ -112,12 +106,8 @@ pub(crate) fn read_keys(
     }
     // Models with experts in every layer may lack the key.
     let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
-    let ffn = widest(
-        "feed_forward_length",
-        "intermediate_size",
-        keys.u32(&expert)?.or(default(11008, 14336)),
-        MOST_FFN,
-    )?;
+    let ffn = keys.name("feed_forward_length", "intermediate_size");
+    let ffn = widest(&ffn, keys.u32(&expert)?.or(default(11008, 14336)), MOST_FFN)?;
     let context = size(
         "context_length",
         "max_position_embeddings",
@@ -171,12 +161,13 @@ pub(crate) fn read_keys(
         eps: eps as f32,
         norm: NormKind::Rms,
         act: activation(keys)?,
+        limits: Vec::new(),
         gated: true,
         xielu: Vec::new(),
         parallel: false,
         own_norms: false,
         residual_scale: 1.0,
-        rope: rope::read(keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
+        rope: rope::read(keys, rot, arch, context)?,
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
@@ -250,7 +241,13 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let hf = ["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk"];
+    let hf = [
+        "num_experts_per_tok",
+        "moe_k",
+        "top_k_experts",
+        "moe_topk",
+        "moe_top_k",
+    ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;

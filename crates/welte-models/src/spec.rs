@@ -233,6 +233,15 @@ pub struct Experts {
     pub latent: Option<u32>,
 }
 
+/// Limits of a layer's gated activations: `min(act(gate), limit) * up`, with `up` within the limit of 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Of the chosen experts, if they have one.
+    pub experts: Option<f32>,
+    /// Of the dense feed-forward part or the shared expert, if it has one.
+    pub plain: Option<f32>,
+}
+
 /// The sizes that may differ from layer to layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerShape {
@@ -529,6 +538,8 @@ pub struct ModelSpec {
     pub norm: NormKind,
     /// Activation.
     pub act: Act,
+    /// The limits of each layer's activations, which are SiLU. Empty: none.
+    pub limits: Vec<Limits>,
     /// The feed-forward part multiplies the activation of a gate. Otherwise it is `down(act(up(x)))`.
     pub gated: bool,
     /// Constants of each layer's xIELU: those of the op `act`.

@@ -473,3 +473,138 @@ fn lagunas_layers_differ_in_heads_and_rope() {
         refused(&with(&[(key, value)]), &[key]);
     }
 }
+
+#[test]
+fn steps_layers_differ_in_heads_rope_and_limits() {
+    let list = |values: &[f64]| Value::Array(values.iter().copied().map(Value::F64).collect());
+    let names = |kinds: &[&str]| Value::Array(kinds.iter().map(|kind| text(kind)).collect());
+    let kinds = ["full_attention", "sliding_attention", "sliding_attention"];
+    let kinds = [&kinds[..], &["full_attention"; 2]].concat();
+    // As published: lists have an entry for the layer that guesses ahead.
+    let published = [
+        ("num_nextn_predict_layers", Value::U64(1)),
+        ("layer_types", names(&kinds)),
+        ("sliding_window", Value::U64(8)),
+        ("attention_other_setting.num_attention_heads", Value::U64(6)),
+        (
+            "attention_other_setting.num_attention_groups",
+            Value::U64(3),
+        ),
+        ("rope_theta", list(&[5e6, 1e4, 1e4, 5e6, 5e6])),
+        ("partial_rotary_factors", list(&[0.5, 1.0, 1.0, 0.5, 0.5])),
+        ("moe_layers_enum", text("2,3")),
+        ("share_expert_dim", Value::U64(96)),
+        ("moe_router_scaling_factor", Value::F64(3.0)),
+        ("swiglu_limits.3", Value::F64(7.0)),
+        ("swiglu_limits_shared", list(&[0.0, 0.0, 0.0, 16.0, 0.0])),
+    ];
+    let with = |values: &[(&str, Value)]| {
+        let mut fake = mixed("step3p5", DIRECTORY, &[&published, values].concat());
+        fake.add(
+            "model.layers.0.self_attn.g_proj.weight",
+            Format::F32,
+            4,
+            256,
+        );
+        fake
+    };
+    let found = read(&with(&[]));
+    let shape = |layer: usize| (found.shape(layer).heads, found.shape(layer).kv_heads);
+    assert_eq!((found.heads, shape(0), shape(1)), (6, (4, 2), (6, 3)));
+    assert_eq!(found.windows, [0, 8, 8, 0]);
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((found.rope.rot, found.rope.theta), (32, 5e6));
+    assert_eq!((local.rot, local.theta), (64, 1e4));
+    let gate = OutputGate {
+        per_head: true,
+        softplus: false,
+    };
+    assert_eq!(found.attention_gate, Some(gate));
+    assert_eq!(found.expert_layers, [false, false, true, true]);
+    assert_eq!((found.norm_add, found.draft_layers), (1.0, 1));
+    let e = found.experts.expect("experts");
+    assert_eq!((e.scoring, e.renormalise), (Scoring::Sigmoid, true));
+    assert_eq!((e.scale, e.shared.map(|s| s.ffn)), (3.0, Some(96)));
+    let last = found.limits(3);
+    assert_eq!((last.experts, last.plain), (Some(7.0), Some(16.0)));
+    assert_eq!(found.limits(2), Default::default());
+    for (key, value, words) in [
+        ("layer_types", names(&kinds[..3]), "has 3 entries"),
+        ("rope_theta", list(&[1.0, 2.0, 3.0, 1.0]), "differs among"),
+        ("swiglu_limits", list(&[0.0, -1.0, 0.0, 0.0]), "from 0 to"),
+        ("swiglu_limits", text("7"), "is not a finite number"),
+        (
+            "moe_layers_enum",
+            text("2,x"),
+            "is not a list of the numbers",
+        ),
+        (
+            "attention_other_setting.num_attention_heads",
+            Value::U64(5),
+            "num_attention_heads",
+        ),
+        (
+            "attention_other_setting.head_dim",
+            Value::U64(128),
+            "differs from 64",
+        ),
+    ] {
+        refused(&with(&[(key, value)]), &[words]);
+    }
+
+    // As transformers writes it.
+    let nested = |kind: &str, key: &str| format!("rope_parameters.{kind}_attention.{key}");
+    let mut saved = mixed(
+        "step3p5",
+        DIRECTORY,
+        &[
+            ("layer_types", names(&kinds[..4])),
+            ("sliding_window", Value::U64(8)),
+            ("num_sliding_attention_heads", Value::U64(6)),
+            (
+                "mlp_layer_types",
+                names(&["dense", "sparse", "sparse", "sparse"]),
+            ),
+        ],
+    );
+    saved.metadata.remove("rope_theta");
+    for (kind, key, value) in [
+        ("full", "rope_theta", 5e6),
+        ("full", "partial_rotary_factor", 0.5),
+        ("sliding", "rope_theta", 1e4),
+    ] {
+        saved.set(&nested(kind, key), Value::F64(value));
+    }
+    let found = read(&saved);
+    assert_eq!((found.rope.rot, found.rope.theta), (32, 5e6));
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((local.rot, local.theta), (64, 1e4));
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    assert!(found.limits.is_empty() && found.attention_gate.is_none());
+
+    // Files count the layer that guesses ahead, and mean half of what is rotated.
+    let whole = |values: &[u64]| Value::Array(values.iter().copied().map(Value::U64).collect());
+    let flags = [false, true, true, false, true].map(Value::Bool).to_vec();
+    let file = mixed(
+        "step35",
+        GGUF,
+        &[
+            ("block_count", Value::U64(5)),
+            ("nextn_predict_layers", Value::U64(1)),
+            ("attention.head_count", whole(&[4, 6, 6, 4, 6])),
+            ("attention.head_count_kv", whole(&[2, 3, 3, 2, 3])),
+            ("attention.sliding_window", Value::U64(8)),
+            ("attention.sliding_window_pattern", Value::Array(flags)),
+            ("rope.freq_base_swa", Value::F64(1e4)),
+            ("leading_dense_block_count", Value::U64(2)),
+            ("swiglu_clamp_exp", list(&[0.0, 0.0, 0.0, 7.0, 0.0])),
+        ],
+    );
+    let found = read(&file);
+    assert_eq!((found.layers, found.draft_layers), (4, 1));
+    assert_eq!((found.shape(1).heads, found.shape(1).kv_heads), (6, 3));
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((found.rope.rot, local.rot), (32, 64));
+    assert_eq!(found.limits(3).experts, Some(7.0));
+    assert_eq!(found.norm_add, 0.0);
+}

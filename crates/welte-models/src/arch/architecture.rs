@@ -24,7 +24,7 @@ pub(crate) struct Architecture {
     pub(crate) qk_norm: QkNorm,
     /// Feed-forward parts may be mixtures of experts.
     pub(crate) experts: bool,
-    /// Numbers of key and value heads and widths of feed-forward parts may be lists, which `finish` reads.
+    /// Numbers of heads, widths of feed-forward parts and the base of rope may be lists, which `finish` reads.
     pub(crate) lists: bool,
     /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
@@ -161,6 +161,22 @@ impl StateSizes {
     }
 }
 
+/// The entries of a configuration's list for all layers. It may go on with those that guess ahead.
+pub(super) fn of_layers<'a>(
+    keys: &Keys<'_>,
+    key: &str,
+    list: &'a [Value],
+    layers: u32,
+) -> Result<&'a [Value], Error> {
+    let drafts = keys.u32(&keys.name("nextn_predict_layers", "num_nextn_predict_layers"))?;
+    let all = layers.saturating_add(drafts.unwrap_or(0));
+    if list.len() != layers as usize && list.len() != all as usize {
+        let problem = format!("has {} entries for {layers} layers", list.len());
+        return Err(keys.error(key, problem));
+    }
+    Ok(&list[..layers as usize])
+}
+
 /// The window of each layer, if the configuration lists the attention type of each layer.
 pub(crate) fn layer_types(
     keys: &Keys<'_>,
@@ -171,10 +187,7 @@ pub(crate) fn layer_types(
     let Some(Value::Array(types)) = keys.value(key) else {
         return Ok(None);
     };
-    if types.len() != layers as usize {
-        let problem = format!("has {} entries for {layers} layers", types.len());
-        return Err(keys.error(key, problem));
-    }
+    let types = of_layers(keys, key, types, layers)?;
     let each = types.iter().map(|t| match t {
         Value::String(s) if s == "full_attention" => Ok(0),
         Value::String(s) if s == "sliding_attention" => Ok(window),
@@ -197,8 +210,8 @@ pub(crate) fn window_pattern(keys: &Keys<'_>, layers: u32, window: u32) -> Resul
         return Err(keys.error(&pattern, problem));
     }
     let each = |value: &Value| match value {
-        Value::Bool(true) => Ok(window),
-        Value::Bool(false) => Ok(0),
+        Value::Bool(true) | Value::U64(1) | Value::I64(1) => Ok(window),
+        Value::Bool(false) | Value::U64(0) | Value::I64(0) => Ok(0),
         _ => Err(keys.error(&pattern, "has an entry that is not a boolean")),
     };
     list.iter().map(each).collect()

@@ -2,7 +2,7 @@
 //! shared one. The first layers have no experts, those of Youtu none at all. In DeepSeek V3.2 and GLM-5 an indexer chooses the positions
 //! that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
 
-use super::architecture::{Architecture, has_choice_bias, leave_out_drafts};
+use super::architecture::{Architecture, has_choice_bias, leave_out_drafts, of_layers};
 use super::{llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -156,7 +156,7 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
 }
 
 /// Architectures whose GGUF files may leave out that scores are sigmoids.
-const SIGMOID_BY_DEFAULT: [&str; 9] = [
+const SIGMOID_BY_DEFAULT: [&str; 11] = [
     "glm4moe",
     "nemotron_h_moe",
     "afmoe",
@@ -165,7 +165,9 @@ const SIGMOID_BY_DEFAULT: [&str; 9] = [
     "exaone-moe",
     "glm-dsa",
     "laguna",
+    "mimo2",
     "minimax-m2",
+    "step35",
 ];
 
 /// Reads how experts are chosen, the shared expert, and which layers have experts.
@@ -204,10 +206,14 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
             "routed_scaling_factor",
             "route_scale",
             "moe_routed_scaling_factor",
+            "moe_router_scaling_factor",
         ],
     );
     e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
-    let norm = keys.first_name("expert_weights_norm", &["norm_topk_prob", "route_norm"]);
+    let norm = keys.first_name(
+        "expert_weights_norm",
+        &["norm_topk_prob", "route_norm", "norm_expert_weight"],
+    );
     e.renormalise = keys.bool(&norm)?.unwrap_or(sigmoid || said == "mistral4");
     let plain_layers = number(
         "leading_dense_block_count",
@@ -220,10 +226,7 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
     spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
     if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
-        if kinds.len() != spec.layers as usize {
-            let problem = format!("has {} entries for {} layers", kinds.len(), spec.layers);
-            return Err(keys.error("mlp_layer_types", problem));
-        }
+        let kinds = of_layers(keys, "mlp_layer_types", kinds, spec.layers)?;
         let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
         spec.expert_layers = kinds.iter().map(sparse).collect();
     }

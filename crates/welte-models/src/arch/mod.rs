@@ -48,6 +48,7 @@ mod smollm3;
 mod squared_relu;
 mod stablelm;
 mod starcoder2;
+mod step35;
 
 pub(crate) use architecture::{Architecture, layer_types, window_pattern};
 pub(crate) use gemma4::GEMMA4_ASSISTANT;
@@ -56,7 +57,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 70] = [
+const ALL: [&Architecture; 71] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -123,6 +124,7 @@ const ALL: [&Architecture; 70] = [
     &falcon_h1::FALCON_H1,
     &afmoe::AFMOE,
     &laguna::LAGUNA,
+    &step35::STEP35,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,

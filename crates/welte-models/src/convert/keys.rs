@@ -2,9 +2,12 @@
 
 use crate::keys::Keys;
 use crate::rope;
-use crate::spec::{Scaling, Scoring};
+use crate::spec::{Limits, Scaling, Scoring};
 use crate::{Latent, LayerKind, ModelSpec, NormKind};
 use welte_formats::checkpoint::{Metadata, Value};
+
+/// Architectures whose files list the layers with a window.
+const LISTS_WINDOWS: [&str; 2] = ["mimo2", "step35"];
 
 /// What the reader asked for under the names of both dialects.
 pub(super) fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {
@@ -98,12 +101,33 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         set("attention.temperature_scale", float(scale.beta));
     }
     write_delta(spec, &mut set);
+    if LISTS_WINDOWS.contains(&architecture) {
+        let windows = spec.windows.iter();
+        let list = windows.map(|window| Value::Bool(*window > 0)).collect();
+        set("attention.sliding_window_pattern", Some(Value::Array(list)));
+    }
+    if !spec.limits.is_empty() {
+        type Of = fn(&Limits) -> Option<f32>;
+        let of: [(&str, Of); 2] = [
+            ("swiglu_clamp_exp", |limits| limits.experts),
+            ("swiglu_clamp_shexp", |limits| limits.plain),
+        ];
+        for (key, of) in of {
+            let limits = spec.limits.iter().map(of);
+            let list = limits.map(|limit| Value::F64(limit.unwrap_or(0.0).into()));
+            set(key, Some(Value::Array(list.collect())));
+        }
+    }
     let rope = &spec.rope;
     set("rope.dimension_count", number(rope.rot));
+    if spec.architecture == "step35" {
+        // Half of this is meant for layers without a window.
+        set("rope.dimension_count", number(2 * rope.rot));
+    }
     set("rope.freq_base", float(rope.theta));
     if let Some(local) = &spec.local_rope {
         set("rope.freq_base_swa", float(local.theta));
-        if local.rot != rope.rot {
+        if local.rot != rope.rot || spec.architecture == "step35" {
             set("rope.dimension_count_swa", number(local.rot));
         }
     }

@@ -153,6 +153,7 @@ impl ModelSpec {
             conv_taps: 0,
             windows: vec![0],
             layer_ropes: vec![LayerRope::Main],
+            limits: Vec::new(),
             expert_layers: vec![self.experts.is_some()],
             ..self.clone()
         };

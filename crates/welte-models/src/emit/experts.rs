@@ -16,6 +16,7 @@ impl Emitter<'_> {
         e: Experts,
     ) {
         let (spec, set) = (self.spec, self.set);
+        let limits = spec.limits(index);
         if let Some(beside) = &weights.beside {
             return self.experts_beside(index, layer, weights, beside, e);
         }
@@ -52,14 +53,14 @@ impl Emitter<'_> {
                     params.words(),
                 );
                 self.clear("no experts yet", sum, width);
-                self.chosen_experts(weights, e, (narrow, sum));
+                self.chosen_experts(weights, e, limits.experts, (narrow, sum));
                 self.add_to_stream("experts' latent back", (back, &[], None), sum, width);
             }
-            _ => self.chosen_experts(weights, e, (input, y)),
+            _ => self.chosen_experts(weights, e, limits.experts, (input, y)),
         }
         self.out.part = ModelPart::SharedExpert;
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
-            self.shared_expert(weights, shared, (normed, y));
+            self.shared_expert(weights, shared, limits.plain, (normed, y));
         }
         if let Some((norm, mixed)) = post {
             self.norm("experts' output norm", norm, mixed, mixed);
@@ -183,29 +184,38 @@ impl Emitter<'_> {
         &mut self,
         weights: &ExpertWeights,
         e: Experts,
+        limit: Option<f32>,
         (x, y): (BufferRef, BufferRef),
     ) {
         let (width, set) = (e.latent.unwrap_or(self.spec.dim), self.set);
         let Some(choice) = set.choice else {
             return;
         };
+        let apart = set.expert_gate_up.filter(|_| limit.is_some());
+        let (act, each) = match apart {
+            Some(_) => (NO_ACT, 2 * e.ffn),
+            None => (self.spec.act.word(), e.ffn),
+        };
         let params = p::ExpertsActMul {
             n: e.ffn,
             k: width,
             experts: e.count,
             used: e.used,
-            act: self.spec.act.word(),
+            act,
             x_stride: width,
             choice_stride: 2 * e.used,
-            y_stride: e.used * e.ffn,
+            y_stride: e.used * each,
         };
         self.out.push(
             "experts' gate and up",
             Op::ExpertsActMul,
             &[weights.gate_up, weights.gate_up_bias.unwrap_or(NO_WEIGHT)],
-            &[x, choice, set.h],
+            &[x, choice, apart.unwrap_or(set.h)],
             params.words(),
         );
+        if let Some(apart) = apart {
+            self.limited_experts(e, limit, apart);
+        }
         let params = p::ExpertsAdd {
             n: width,
             k: e.ffn,
@@ -224,11 +234,30 @@ impl Emitter<'_> {
         );
     }
 
+    /// The activations of the chosen experts, whose gate and up are in a buffer of their own.
+    fn limited_experts(&mut self, e: Experts, limit: Option<f32>, gate_up: BufferRef) {
+        let stride = e.used * 2 * e.ffn;
+        for chosen in 0..e.used {
+            let gate_up = at(gate_up, chosen * 2 * e.ffn);
+            self.limit(limit, gate_up, e.ffn, stride);
+            let act = p::ActMul {
+                n: e.ffn,
+                act: self.spec.act.word(),
+                x_stride: stride,
+                y_stride: e.used * e.ffn,
+            };
+            let buffers = [gate_up, at(self.set.h, chosen * e.ffn)];
+            let what = "experts' activation";
+            self.out.push(what, Op::ActMul, &[], &buffers, act.words());
+        }
+    }
+
     /// y += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
     fn shared_expert(
         &mut self,
         weights: &SharedWeights,
         e: SharedExpert,
+        limit: Option<f32>,
         (normed, y): (BufferRef, BufferRef),
     ) {
         let (spec, set) = (self.spec, self.set);
@@ -252,6 +281,7 @@ impl Emitter<'_> {
         }
         let what = "shared expert's activation";
         if spec.gated {
+            self.limit(limit, gate_up, e.ffn, stride);
             let params = p::ActMul {
                 n: e.ffn,
                 act: spec.act.word(),

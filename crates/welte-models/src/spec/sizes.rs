@@ -42,6 +42,11 @@ impl ModelSpec {
         self.layer_shapes.get(layer).copied().unwrap_or(common)
     }
 
+    /// The limits of a layer's activations.
+    pub fn limits(&self, layer: usize) -> Limits {
+        self.limits.get(layer).copied().unwrap_or_default()
+    }
+
     /// The layer whose keys and values a layer attends to.
     pub fn kv_source(&self, layer: usize) -> usize {
         self.kv_sources.get(layer).map_or(layer, |i| *i as usize)
@@ -398,6 +403,11 @@ impl ModelSpec {
                 d.taps
             );
             facts.push(fact("gated delta rule", text));
+        }
+        let limited = self.limits.iter().filter(|l| **l != Limits::default());
+        match limited.count() {
+            0 => (),
+            n => facts.push(fact("layers with limited activations", n.to_string())),
         }
         if self.sinks {
             facts.push(fact("attention sinks", "one per head".into()));
