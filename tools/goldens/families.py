@@ -209,6 +209,15 @@ def step35(c):
                                        mlp_layer_types=["dense"] + ["sparse"] * 3, moe_router_scaling_factor=1.5))
 
 
+# Layers with a window have twice the heads of keys and values.
+def mimo2(c):
+    part = {"rope_type": "default", "partial_rotary_factor": 0.334}
+    ropes = {"full_attention": dict(part, rope_theta=THETA), "sliding_attention": dict(part, rope_theta=1000.0)}
+    return t.MiMoV2FlashForCausalLM(t.MiMoV2FlashConfig(**c | MIXED | FOUR | {"num_experts_per_tok": 2, "head_dim": 96}, v_head_dim=64,
+                                                        n_routed_experts=4, rope_parameters=ropes, sliding_window=WINDOW,
+                                                        layer_types=TYPES[::-1], n_group=1, topk_group=1))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -259,6 +268,7 @@ FAMILIES = {
     "laguna": (laguna, "AFMOE", False),
     "laguna_full": (laguna_full, "AFMOE", False),
     "step35": (step35, "STEP35", False),
+    "mimo2": (mimo2, "MIMO2", False),
 }
 
 
@@ -334,6 +344,8 @@ def parts_of(name, key, value):
         return [(f"{OUTER[stem]}.{kind}", value)]
     layer, rest = re.fullmatch(r"\w+\.layers\.(\d+)\.(.*)", key).groups()
     block = f"blk.{layer}."
+    if rest == "self_attn.sinks":
+        return [(block + "attn_sinks.weight", value)]
     if rest == "pre_ff_layernorm.weight":
         return [(block + "ffn_norm", value)]
     if rest in MAMBA:
@@ -374,6 +386,18 @@ def step35_metadata(made, model):
     made.exact("rope_freqs.weight", torch.cat([plain / scaled, torch.ones(c.head_dim // 2 - len(scaled))]).numpy())
 
 
+def mimo2_metadata(made, c):
+    w = made.keys
+    windowed = [int(kind == "sliding_attention") for kind in c.layer_types]
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv([c.num_key_value_heads * (1 + window) for window in windowed])
+    w.add_sliding_window_pattern(windowed)
+    w.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+    w.add_float32("mimo2.attention.value_scale", c.attention_value_scale)
+    w.add_expert_group_count(c.n_group)
+    w.add_expert_group_used_count(c.topk_group)
+
+
 def metadata(made, name, model):
     """What a converter writes about the model."""
     c, w = model.config, made.keys
@@ -386,6 +410,8 @@ def metadata(made, name, model):
     w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
     if name == "step35":
         step35_metadata(made, model)
+    elif name == "mimo2":
+        mimo2_metadata(made, c)
     else:
         w.add_head_count(of("num_attention_heads_per_layer") or c.num_attention_heads)
         w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
@@ -393,7 +419,7 @@ def metadata(made, name, model):
     part = rope.get("partial_rotary_factor", 1.0)
     if of("head_dim"):
         w.add_key_length(head_dim)
-        w.add_value_length(head_dim)
+        w.add_value_length(of("v_head_dim") or head_dim)
     if name != "step35":
         w.add_rope_dimension_count(int(head_dim * part))
     w.add_rope_freq_base(THETA * 50.0 ** (head_dim / (head_dim - 2)) if name == "hunyuan_moe" else THETA)
@@ -463,7 +489,7 @@ def metadata(made, name, model):
         w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
         w.add_expert_weights_scale(c.moe_routed_scaling_factor)
         w.add_expert_weights_norm(True)
-    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35"):
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35", "mimo2"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "bailingmoe2":
         w.add_expert_group_count(c.n_group)
@@ -705,6 +731,20 @@ def published_exaone(folder):
     path.write_text(json.dumps(own, indent=1) + "\n")
 
 
+def published_mimo2(folder):
+    path = folder / "config.json"
+    own = json.loads(path.read_text())
+    rope, windowed = own.pop("rope_parameters"), [int(kind == "sliding_attention") for kind in own.pop("layer_types")]
+    own |= {"hybrid_layer_pattern": windowed, "moe_layer_freq": [int(kind == "sparse") for kind in own.pop("mlp_layer_types")],
+            "rope_theta": rope["full_attention"]["rope_theta"], "swa_rope_theta": rope["sliding_attention"]["rope_theta"],
+            "partial_rotary_factor": rope["full_attention"]["partial_rotary_factor"], "layernorm_epsilon": own.pop("rms_norm_eps"),
+            "sliding_window": WINDOW - 1, "sliding_window_size": WINDOW - 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+            "swa_num_key_value_heads": 2 * own["num_key_value_heads"], "swa_num_attention_heads": own["num_attention_heads"],
+            "swa_head_dim": own["head_dim"], "swa_v_head_dim": own["v_head_dim"], "add_swa_attention_sink_bias": True,
+            "add_full_attention_sink_bias": False, "routed_scaling_factor": None}
+    path.write_text(json.dumps(own, indent=1) + "\n")
+
+
 def as_ling2(folder):
     """Sarvam's directory with the configuration of Ling 2."""
     path = folder / "config.json"
@@ -749,7 +789,7 @@ def main():
         mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
         select = functools.partial(clearest, tries=400 if name == "laguna" else 40, among=2 if name == "laguna" else None) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
         keep(select(write, prompt, 2000 + 100 * number, "BF16"), "BF16", "hf")
-        edit = {"bailingmoe2": as_ling2, "exaone": published_exaone}.get(name)
+        edit = {"bailingmoe2": as_ling2, "exaone": published_exaone, "mimo2": published_mimo2}.get(name)
         if edit:
             edit(folder / "hf")
         keep(select(file, prompt, 2050 + 100 * number, "Q8_0"), "Q8_0", "q8_0.gguf")

@@ -105,6 +105,10 @@ impl Buffers {
                 heads: add("heads", spec.heads * l.query().max(l.value)),
                 queries: add("queries", spec.heads * l.width()),
             }),
+            values: spec.value_dim.map(|value| {
+                let kv = widest(&|s| s.kv_heads);
+                [add("values", kv * value), add("result", spec.heads * value)]
+            }),
             convolved: Some(spec.channels())
                 .filter(|n| *n > 0)
                 .map(|n| add("convolved", n)),

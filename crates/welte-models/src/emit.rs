@@ -9,6 +9,7 @@ mod experts;
 mod gemma4;
 mod latent;
 mod mamba;
+mod values;
 
 use crate::commands::{Commands, at};
 use crate::weights::{Layer, NormWeights, OutputPart, RopeConstants, Weights};
@@ -68,6 +69,8 @@ pub(crate) struct Set {
     pub(crate) shared_gate: Option<BufferRef>,
     /// For attention over latents.
     pub(crate) latent: Option<LatentBuffers>,
+    /// Values narrower than keys: as they are projected, and what attention makes of them.
+    pub(crate) values: Option<[BufferRef; 2]>,
     /// Queries, keys and values after the convolution of a delta layer.
     pub(crate) convolved: Option<BufferRef>,
 }
@@ -369,6 +372,7 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
+        self.narrow_values(index, layer);
         if let Some(m) = spec.multipliers {
             let kv = spec.shape(index).kv_heads * head_dim;
             let parts = [
@@ -390,7 +394,8 @@ impl<'a> Emitter<'a> {
             self.norm("feed-forward norm", norm, set.x, set.norm);
         }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
-        self.add_to_stream("attention output", out, set.attn, q);
+        let (result, width) = self.narrow_result(index, layer).unwrap_or((set.attn, q));
+        self.add_to_stream("attention output", out, result, width);
         self.add_around(layer);
     }
 

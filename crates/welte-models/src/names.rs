@@ -411,7 +411,9 @@ pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
     let number = number.and_then(|rest| rest.split_once('.'));
     let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
     let drafts = layers..layers.saturating_add(drafts);
-    number.map_or(name.starts_with("mtp."), |n| drafts.contains(&n))
+    let apart = ["mtp.", "model.mtp."];
+    let apart = apart.iter().any(|prefix| name.starts_with(prefix));
+    number.map_or(apart, |n| drafts.contains(&n))
 }
 
 /// Tensors of the vision and audio parts of a multimodal checkpoint.

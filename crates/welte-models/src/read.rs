@@ -97,8 +97,16 @@ pub(crate) fn read_keys(
             MOST_HEAD_DIM,
         )?
     };
-    let value_key = keys.name("attention.value_length", "head_dim");
-    if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
+    let narrow = arch.name == "mimo2";
+    let value_key = if narrow { "v_head_dim" } else { "head_dim" };
+    let value_key = keys.name("attention.value_length", value_key);
+    let value_dim = match keys.u32(&value_key)? {
+        Some(value) if !latent && value != head_dim => Some(value),
+        _ => None,
+    };
+    if let Some(value) = value_dim
+        && !(narrow && (1..head_dim).contains(&value))
+    {
         return Err(keys.error(
             &value_key,
             format!("differs from the key size {head_dim}, which is not supported"),
@@ -149,6 +157,8 @@ pub(crate) fn read_keys(
         layer_shapes: Vec::new(),
         kv_sources: Vec::new(),
         values_are_keys: Vec::new(),
+        value_dim,
+        value_scale: 1.0,
         value_norm: false,
         per_layer_width: 0,
         layer_scalars: false,
@@ -196,7 +206,7 @@ pub(crate) fn read_keys(
         windows: (arch.windows)(keys, layers)?,
         chunks: false,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
-        sinks: false,
+        sinks: Vec::new(),
         attention_gate: None,
         attention_softcap: 0.0,
         logit_scale: 1.0,
@@ -289,6 +299,7 @@ fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
             "layer_norm_eps",
             "norm_epsilon",
             "layer_norm_epsilon",
+            "layernorm_epsilon",
             "norm_eps",
         ]
         .map(String::from)

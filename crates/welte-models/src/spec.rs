@@ -514,6 +514,10 @@ pub struct ModelSpec {
     pub kv_sources: Vec<u32>,
     /// The layers whose values are their keys before norm and rope. Empty: none.
     pub values_are_keys: Vec<bool>,
+    /// Elements of a head's value, if they are fewer than those of its key. Caches keep it as wide as the key.
+    pub value_dim: Option<u32>,
+    /// Factor of the values. Other than 1 only if they are narrower.
+    pub value_scale: f32,
     /// Each head of the values is normed, without a weight.
     pub value_norm: bool,
     /// Width of the embedding that each token has for each layer; 0 is none.
@@ -585,8 +589,8 @@ pub struct ModelSpec {
     pub chunks: bool,
     /// Factor of the attention scores.
     pub attention_scale: f32,
-    /// Each head has an attention sink.
-    pub sinks: bool,
+    /// The layers whose heads have an attention sink each. Empty: none.
+    pub sinks: Vec<bool>,
     /// The output of attention is scaled by gates.
     pub attention_gate: Option<OutputGate>,
     /// Soft cap of the attention scores; 0 is none.

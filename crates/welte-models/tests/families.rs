@@ -608,3 +608,122 @@ fn steps_layers_differ_in_heads_rope_and_limits() {
     assert_eq!(found.limits(3).experts, Some(7.0));
     assert_eq!(found.norm_add, 0.0);
 }
+
+#[test]
+fn mimos_values_are_narrower_than_its_keys() {
+    let list = |values: &[u64]| Value::Array(values.iter().copied().map(Value::U64).collect());
+    let published = [
+        ("hybrid_layer_pattern", list(&[0, 1, 1, 0])),
+        ("sliding_window", Value::U64(8)),
+        ("sliding_window_size", Value::U64(8)),
+        ("swa_num_key_value_heads", Value::U64(4)),
+        ("v_head_dim", Value::U64(40)),
+        ("partial_rotary_factor", Value::F64(0.334)),
+        ("swa_rope_theta", Value::F64(500.0)),
+        ("attention_value_scale", Value::F64(0.707)),
+    ];
+    let with = |values: &[(&str, Value)]| {
+        let mut fake = mixed("mimo_v2_flash", DIRECTORY, &[&published, values].concat());
+        for layer in 1..4 {
+            let name = format!("model.layers.{layer}.mlp.gate");
+            fake.add(&format!("{name}.weight"), Format::F32, 8, 256);
+            fake.add(
+                &format!("{name}.e_score_correction_bias"),
+                Format::F32,
+                1,
+                8,
+            );
+        }
+        for layer in 1..3 {
+            let name = format!("model.layers.{layer}.self_attn.attention_sink_bias");
+            fake.add(&name, Format::F32, 1, 4);
+        }
+        fake
+    };
+    let found = read(&with(&[]));
+    assert_eq!((found.head_dim, found.value_dim), (64, Some(40)));
+    assert_eq!((found.value_scale, found.attention_scale), (0.707, 0.125));
+    // The row itself is beside the window's size.
+    assert_eq!(found.windows, [0, 9, 9, 0]);
+    assert_eq!(found.sinks, [false, true, true, false]);
+    assert_eq!((found.shape(0).kv_heads, found.shape(1).kv_heads), (2, 4));
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    let e = found.experts.expect("experts");
+    assert_eq!((e.scoring, e.renormalise), (Scoring::Sigmoid, true));
+    assert!(e.choice_bias && e.shared.is_none() && e.scale == 1.0);
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((found.rope.rot, local.rot, local.theta), (20, 20, 500.0));
+    for (key, value, words) in [
+        ("v_head_dim", Value::U64(65), "v_head_dim"),
+        ("v_head_dim", Value::U64(0), "v_head_dim"),
+        ("swa_head_dim", Value::U64(32), "differs from 64"),
+        ("swa_v_head_dim", Value::U64(64), "differs from 40"),
+        ("swa_num_key_value_heads", Value::U64(3), "has 3"),
+        ("hybrid_layer_pattern", list(&[0, 1]), "has 2 entries"),
+        (
+            "hybrid_layer_pattern",
+            list(&[0, 1, 2, 0]),
+            "neither 0 nor 1",
+        ),
+        ("hybrid_layer_pattern", text("swa"), "is missing or not"),
+        ("attention_bias", Value::Bool(true), "is not supported"),
+    ] {
+        refused(&with(&[(key, value)]), &[key, words]);
+    }
+
+    // As transformers writes it: it has no key for the heads of keys in layers with a window.
+    let names = |kinds: &[&str]| Value::Array(kinds.iter().map(|kind| text(kind)).collect());
+    let mut saved = mixed(
+        "mimo_v2_flash",
+        DIRECTORY,
+        &[
+            ("sliding_window", Value::U64(9)),
+            ("v_head_dim", Value::U64(40)),
+            (
+                "layer_types",
+                names(&[
+                    "full_attention",
+                    "sliding_attention",
+                    "sliding_attention",
+                    "full_attention",
+                ]),
+            ),
+        ],
+    );
+    saved.metadata.remove("rope_theta");
+    for (key, value) in [
+        ("full_attention.rope_theta", 5e6),
+        ("full_attention.partial_rotary_factor", 0.334),
+        ("sliding_attention.rope_theta", 500.0),
+        ("sliding_attention.partial_rotary_factor", 0.5),
+    ] {
+        saved.set(&format!("rope_parameters.{key}"), Value::F64(value));
+    }
+    let found = read(&saved);
+    assert_eq!((found.shape(0).kv_heads, found.shape(1).kv_heads), (2, 4));
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert_eq!((found.rope.theta, found.rope.rot), (5e6, 20));
+    assert_eq!((local.theta, local.rot), (500.0, 32));
+
+    // Files count the layers that guess ahead.
+    let file = mixed(
+        "mimo2",
+        GGUF,
+        &[
+            ("block_count", Value::U64(5)),
+            ("nextn_predict_layers", Value::U64(1)),
+            ("attention.head_count_kv", list(&[2, 4, 4, 2, 4])),
+            ("attention.sliding_window", Value::U64(8)),
+            ("attention.sliding_window_pattern", list(&[0, 1, 1, 0, 1])),
+            ("attention.value_length", Value::U64(40)),
+            ("attention.value_scale", Value::F64(0.5)),
+            ("rope.dimension_count", Value::U64(20)),
+        ],
+    );
+    let found = read(&file);
+    assert_eq!((found.layers, found.draft_layers), (4, 1));
+    assert_eq!((found.value_dim, found.value_scale), (Some(40), 0.5));
+    assert_eq!((found.shape(0).kv_heads, found.shape(1).kv_heads), (2, 4));
+    assert_eq!((found.windows[1], found.rope.rot), (8, 20));
+    assert!(found.sinks.is_empty());
+}

@@ -27,6 +27,7 @@ mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mimo2;
 mod minicpm;
 mod minimax_m2;
 mod ministral3;
@@ -57,7 +58,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 71] = [
+const ALL: [&Architecture; 72] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -125,6 +126,7 @@ const ALL: [&Architecture; 71] = [
     &afmoe::AFMOE,
     &laguna::LAGUNA,
     &step35::STEP35,
+    &mimo2::MIMO2,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,

@@ -65,7 +65,8 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             each(spec.kv_heads, &|shape| shape.kv_heads),
         );
         set("attention.key_length", number(spec.head_dim));
-        set("attention.value_length", number(spec.head_dim));
+        let value = spec.value_dim.unwrap_or(spec.head_dim);
+        set("attention.value_length", number(value));
     }
     let epsilon = match spec.norm {
         NormKind::Rms => "attention.layer_norm_rms_epsilon",

@@ -131,7 +131,12 @@ impl ModelSpec {
             };
             let values_are_keys = self.values_are_keys.get(layer).copied().unwrap_or(false);
             let gates = u64::from(self.gates(layer));
-            let projections = gates + 2 * q + if values_are_keys { kv } else { 2 * kv };
+            let of_values = |all: u64| match self.value_dim {
+                Some(value) => all / head * u64::from(value),
+                None => all,
+            };
+            let values = if values_are_keys { 0 } else { of_values(kv) };
+            let projections = gates + q + of_values(q) + kv + values;
             let norms = match self.qk_norm {
                 QkNorm::None | QkNorm::Plain => 0,
                 QkNorm::Head => {
@@ -409,8 +414,18 @@ impl ModelSpec {
             0 => (),
             n => facts.push(fact("layers with limited activations", n.to_string())),
         }
-        if self.sinks {
-            facts.push(fact("attention sinks", "one per head".into()));
+        match self.sinks.iter().filter(|sinks| **sinks).count() {
+            0 => (),
+            n if n == self.layers as usize => {
+                facts.push(fact("attention sinks", "one per head".into()));
+            }
+            n => facts.push(fact(
+                "attention sinks",
+                format!("one per head in {n} layers"),
+            )),
+        }
+        if let Some(value) = self.value_dim {
+            facts.push(fact("elements of a value", value.to_string()));
         }
         if windowed > 0 {
             let what = match self.chunks {
