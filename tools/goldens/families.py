@@ -218,6 +218,12 @@ def mimo2(c):
                                                         layer_types=TYPES[::-1], n_group=1, topk_group=1))
 
 
+def mamba2(c):
+    shape = {"num_hidden_layers": 3, "num_heads": 4, "head_dim": 32, "state_size": 24, "n_groups": MAMBA_GROUPS}
+    names = ("rms_norm_eps", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings", "attn_implementation")
+    return t.Mamba2ForCausalLM(t.Mamba2Config(**without(c, *names) | shape, layer_norm_epsilon=1e-5))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -269,6 +275,7 @@ FAMILIES = {
     "laguna_full": (laguna_full, "AFMOE", False),
     "step35": (step35, "STEP35", False),
     "mimo2": (mimo2, "MIMO2", False),
+    "mamba2": (mamba2, "MAMBA2", False),
 }
 
 
@@ -323,17 +330,18 @@ STEMS = {
     "shared_mlp.output_linear": "ffn_down_shexp",
 }
 STEMS |= {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
-STEMS |= {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d"}
+STEMS |= {"norm": "attn_norm", "mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d"}
 STEMS |= {f"{shared}.{part}_proj": f"ffn_{part}_shexp"
           for shared in ("mlp.shared_expert", "mlp.shared_experts", "mlp.shared_mlp", "feed_forward.shared_expert") for part in ("gate", "up", "down")}
 OWN_STEMS = {
     "afmoe": {"post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "solar_open": {"post_attention_layernorm": "post_attention_norm"},
 }
+MAMBA_GROUPS = 2
 # In GGUF A is not a logarithm, and these are columns.
 MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
 STEMS |= {"attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
-OUTER = {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+OUTER = {"backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
          "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
 
 
@@ -343,11 +351,14 @@ def parts_of(name, key, value):
     if stem in OUTER:
         return [(f"{OUTER[stem]}.{kind}", value)]
     layer, rest = re.fullmatch(r"\w+\.layers\.(\d+)\.(.*)", key).groups()
+    rest = rest.replace("mixer.", "mamba.")
     block = f"blk.{layer}."
     if rest == "self_attn.sinks":
         return [(block + "attn_sinks.weight", value)]
     if rest == "pre_ff_layernorm.weight":
         return [(block + "ffn_norm", value)]
+    if rest == "mamba.norm.weight":
+        return [(block + "ssm_norm.weight", value.reshape(MAMBA_GROUPS, -1))]
     if rest in MAMBA:
         return [(block + MAMBA[rest], value if rest.endswith("bias") else value[:, None])]
     if rest == "mamba.conv1d.weight":
@@ -398,15 +409,30 @@ def mimo2_metadata(made, c):
     w.add_expert_group_used_count(c.topk_group)
 
 
+def mamba2_metadata(w, c):
+    w.add_context_length(2**20)
+    w.add_feed_forward_length(0)
+    w.add_head_count(0)
+    w.add_ssm_conv_kernel(c.conv_kernel)
+    w.add_ssm_inner_size(c.expand * c.hidden_size)
+    w.add_ssm_state_size(c.state_size)
+    w.add_ssm_time_step_rank(c.num_heads)
+    w.add_ssm_group_count(c.n_groups)
+    w.add_layer_norm_rms_eps(c.layer_norm_epsilon)
+    w.add_vocab_size(VOCAB)
+
+
 def metadata(made, name, model):
     """What a converter writes about the model."""
     c, w = model.config, made.keys
     of = lambda *keys: next((v for v in (getattr(c, key, None) for key in keys) if v is not None), None)
     head_dim = of("head_dim") or c.hidden_size // c.num_attention_heads
     w.add_name(f"golden {name}")
-    w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
+    if name == "mamba2":
+        return mamba2_metadata(w, c)
+    w.add_context_length(512)
     w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
     if name == "step35":
         step35_metadata(made, model)

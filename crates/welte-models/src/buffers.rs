@@ -54,6 +54,7 @@ impl Buffers {
             around: add("around", spec.dim),
             joined: add("joined", (a.streams - 1) * spec.dim),
         });
+        let sums = spec.encoder.as_ref().is_some_and(|e| e.norms_sums);
         let shared = spec.experts.and_then(|e| e.shared);
         let qkv = match spec.latent {
             Some(l) => l.inputs(spec),
@@ -74,7 +75,7 @@ impl Buffers {
             dense: beside.map(|_| add("dense", spec.dim)),
             mixed: spec
                 .experts
-                .filter(|e| e.beside || spec.post_norm)
+                .filter(|e| e.beside || spec.post_norm && !sums)
                 .map(|_| add("mixed", spec.dim)),
             scaled: spec
                 .experts

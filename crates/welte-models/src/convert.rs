@@ -14,7 +14,7 @@ pub(crate) mod translated;
 use crate::arch::Architecture;
 use crate::draft::DraftNames;
 use crate::keys::Keys;
-use crate::names::{self, Names, bias, weight};
+use crate::names::{self, Names, TransposedExperts, bias, weight};
 use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
 use crate::spec::Scaling;
@@ -438,7 +438,7 @@ impl OfModel {
                 .cloned()
         });
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
-        if hf.transposed_experts
+        if hf.transposed_experts == TransposedExperts::Published
             && let (Some(pair), Some(down)) = (&pair, &down)
             && (pair.k, down.k) == (2 * width, dim as usize)
         {

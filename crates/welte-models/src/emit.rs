@@ -24,6 +24,8 @@ use welte_table::{
 const SILU: u32 = 0;
 const SIGMOID: u32 = 4;
 const NO_ACT: u32 = 5;
+/// The activation of `experts_act_mul` that yields up as it is.
+const UP_ALONE: u32 = 6;
 const SOFTPLUS: u32 = 6;
 /// The activation of `act` that limits its values.
 const LIMITS: u32 = 7;

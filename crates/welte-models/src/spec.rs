@@ -474,6 +474,8 @@ pub struct Biases {
     pub router: bool,
     /// Gate, up and down of the experts.
     pub experts: bool,
+    /// Of the sum of the chosen experts.
+    pub experts_sum: bool,
 }
 
 /// The spec of a model.

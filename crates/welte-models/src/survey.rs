@@ -208,7 +208,7 @@ fn templates(one: &Architecture, dialect: Dialect) -> BTreeSet<String> {
     let names = all.split('"').skip(1).step_by(2);
     names
         .flat_map(|name| match name {
-            full if [".weight", ".sinks", "_sink_bias"]
+            full if [".weight", ".sinks", "_sink_bias", ".bias"]
                 .iter()
                 .any(|end| full.ends_with(end)) =>
             {

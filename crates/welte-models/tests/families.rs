@@ -5,8 +5,8 @@ mod common;
 use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scoring, SharedExpert,
-    compile,
+    Act, CompileOptions, LayerKind, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scoring,
+    SharedExpert, compile,
 };
 use welte_table::Format;
 
@@ -618,7 +618,7 @@ fn mimos_values_are_narrower_than_its_keys() {
         ("sliding_window_size", Value::U64(8)),
         ("swa_num_key_value_heads", Value::U64(4)),
         ("v_head_dim", Value::U64(40)),
-        ("partial_rotary_factor", Value::F64(0.334)),
+        ("partial_rotary_factor", Value::F64(0.3125)),
         ("swa_rope_theta", Value::F64(500.0)),
         ("attention_value_scale", Value::F64(0.707)),
     ];
@@ -693,7 +693,7 @@ fn mimos_values_are_narrower_than_its_keys() {
     saved.metadata.remove("rope_theta");
     for (key, value) in [
         ("full_attention.rope_theta", 5e6),
-        ("full_attention.partial_rotary_factor", 0.334),
+        ("full_attention.partial_rotary_factor", 0.3125),
         ("sliding_attention.rope_theta", 500.0),
         ("sliding_attention.partial_rotary_factor", 0.5),
     ] {
@@ -726,4 +726,124 @@ fn mimos_values_are_narrower_than_its_keys() {
     assert_eq!((found.shape(0).kv_heads, found.shape(1).kv_heads), (2, 4));
     assert_eq!((found.windows[1], found.rope.rot), (8, 20));
     assert!(found.sinks.is_empty());
+}
+
+#[test]
+fn mamba_2_has_no_attention() {
+    let file = |values: &[(&str, Value)]| {
+        let state = [
+            ("attention.head_count", Value::U64(0)),
+            ("feed_forward_length", Value::U64(0)),
+            ("ssm.conv_kernel", Value::U64(4)),
+            ("ssm.inner_size", Value::U64(512)),
+            ("ssm.state_size", Value::U64(128)),
+            ("ssm.time_step_rank", Value::U64(8)),
+            ("ssm.group_count", Value::U64(2)),
+        ];
+        gguf("mamba2", &[&state, values].concat())
+    };
+    let found = read(&file(&[]));
+    let mamba = found.mamba.expect("a state space model");
+    assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (8, 64, 128));
+    assert!(mamba.norm && mamba.groups == 2 && found.alone);
+    assert!(
+        found
+            .layer_kinds
+            .iter()
+            .all(|kind| *kind == LayerKind::Mamba)
+    );
+    let facts = found.facts();
+    assert!(
+        !facts
+            .iter()
+            .any(|(name, _)| name == "heads" || name == "rope")
+    );
+    refused(
+        &file(&[("ssm.group_count", Value::U64(3))]),
+        &["mamba2.ssm.group_count", "does not divide 8 heads"],
+    );
+
+    let saved = |values: &[(&str, Value)]| {
+        let state = [
+            ("num_heads", Value::U64(8)),
+            ("head_dim", Value::U64(64)),
+            ("state_size", Value::U64(128)),
+            ("n_groups", Value::U64(1)),
+            ("conv_kernel", Value::U64(4)),
+            ("use_conv_bias", Value::Bool(false)),
+            ("time_step_limit.0", Value::F64(0.0)),
+        ];
+        let mut fake = directory("mamba2", &[&state, values].concat());
+        for key in [
+            "max_position_embeddings",
+            "num_attention_heads",
+            "intermediate_size",
+        ] {
+            fake.metadata.remove(key);
+        }
+        fake.add("backbone.embeddings.weight", Format::F32, 300, 256);
+        fake
+    };
+    let found = read(&saved(&[]));
+    assert!(!found.mamba.expect("a state space model").bias);
+    assert_eq!(found.context, 1 << 20);
+    for (key, value) in [
+        ("use_bias", Value::Bool(true)),
+        (
+            "time_step_limit",
+            Value::Array(vec![Value::F64(0.0), Value::F64(0.1)]),
+        ),
+        ("time_step_limit", Value::F64(0.1)),
+        ("time_step_limit.0", Value::F64(0.1)),
+    ] {
+        refused(&saved(&[(key, value)]), &[key.trim_end_matches(".0")]);
+    }
+}
+
+#[test]
+fn experts_of_nomic_bert_have_no_gate() {
+    let published = [
+        ("moe_every_n_layers", Value::U64(2)),
+        ("moe_top_k", Value::U64(2)),
+        ("num_experts", Value::U64(8)),
+        ("activation_function", text("gelu")),
+        ("rotary_emb_base", Value::F64(10000.0)),
+    ];
+    let with = |values: &[(&str, Value)]| {
+        let mut fake = directory("nomic_bert", &[&published, values].concat());
+        // Its keys are GPT-2's.
+        for (key, own) in [
+            ("hidden_size", "n_embd"),
+            ("num_hidden_layers", "n_layer"),
+            ("num_attention_heads", "n_head"),
+            ("intermediate_size", "n_inner"),
+            ("max_position_embeddings", "n_positions"),
+        ] {
+            let value = fake.metadata.remove(key).expect("a key");
+            fake.set(own, value);
+        }
+        for key in ["num_key_value_heads", "rope_theta"] {
+            fake.metadata.remove(key);
+        }
+        fake.add("embeddings.word_embeddings.weight", Format::F32, 300, 256);
+        fake.add("encoder.layers.1.mlp.experts.bias", Format::F32, 1, 256);
+        fake
+    };
+    let found = read(&with(&[]));
+    assert_eq!(found.architecture, "nomic-bert-moe");
+    assert_eq!((found.dim, found.ffn, found.context), (256, 512, 2048));
+    assert_eq!(found.expert_layers, [false, true, false, true]);
+    let e = found.experts.expect("experts");
+    assert_eq!((e.scoring, e.renormalise), (Scoring::Softmax, false));
+    assert_eq!((e.count, e.used, e.ffn), (8, 2, 512));
+    assert!(!found.gated && found.act == Act::Gelu && found.biases.experts_sum);
+    for (key, value) in [
+        ("activation_function", text("swiglu")),
+        ("moe_normalize_expert_weights", Value::Bool(true)),
+    ] {
+        refused(&with(&[(key, value)]), &[key]);
+    }
+    let mut without = with(&[("moe_every_n_layers", Value::U64(0))]);
+    without.metadata.remove("num_experts");
+    assert_eq!(read(&without).architecture, "nomic-bert");
 }

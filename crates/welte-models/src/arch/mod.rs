@@ -27,6 +27,7 @@ mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba2;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
@@ -58,7 +59,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 72] = [
+const ALL: [&Architecture; 74] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -87,6 +88,7 @@ const ALL: [&Architecture; 72] = [
     &bert::BERT,
     &bert::ROBERTA,
     &bert::NOMIC_BERT,
+    &bert::NOMIC_BERT_MOE,
     &bert::JINA_V3,
     &modernbert::MODERNBERT,
     &gemma::EMBEDDING_GEMMA,
@@ -127,6 +129,7 @@ const ALL: [&Architecture; 72] = [
     &laguna::LAGUNA,
     &step35::STEP35,
     &mimo2::MIMO2,
+    &mamba2::MAMBA2,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,
@@ -169,6 +172,7 @@ impl Architecture {
         };
         let said = match said {
             "bailing_moe" if keys.bool("use_qk_norm")? == Some(true) => "bailing_moe_v2",
+            "nomic_bert" if keys.u32("moe_every_n_layers")?.unwrap_or(0) > 0 => "nomic_bert_moe",
             other => other,
         };
         let known = |said: &str| {

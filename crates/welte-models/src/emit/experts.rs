@@ -1,8 +1,8 @@
 //! Mixtures of experts: the router, the chosen experts and the shared one.
 
-use super::{Emitter, NO_ACT, SIGMOID, at};
+use super::{Emitter, NO_ACT, SIGMOID, UP_ALONE, at};
 use crate::weights::{ExpertWeights, Layer, SharedWeights};
-use crate::{Experts, SharedExpert};
+use crate::{Act, Experts, SharedExpert};
 use welte_table::{BufferRef, ModelPart, NO_WEIGHT, Op, WeightId, params as p};
 
 impl Emitter<'_> {
@@ -20,11 +20,12 @@ impl Emitter<'_> {
         if let Some(beside) = &weights.beside {
             return self.experts_beside(index, layer, weights, beside, e);
         }
-        let normed = set.norm;
+        // Where sums are normed, the stream is.
+        let normed = if spec.pre_norm { set.norm } else { set.x };
         if let Some(norm) = layer.ffn_norm {
             self.norm("experts' norm", norm, set.x, normed);
         }
-        self.router(weights, e, 1.0, NO_WEIGHT);
+        self.router(weights, e, normed, 1.0, NO_WEIGHT);
         let input = match set.scaled {
             Some(scaled) => self.scaled_input(weights, e, scaled),
             None => normed,
@@ -62,6 +63,11 @@ impl Emitter<'_> {
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
             self.shared_expert(weights, shared, limits.plain, (normed, y));
         }
+        self.biases("experts' bias", &weights.sum_bias, y, spec.dim);
+        let sums = self.encoder().is_some_and(|e| e.norms_sums);
+        if let Some(norm) = layer.post_ffn_norm.filter(|_| sums) {
+            self.norm("experts' output norm", norm, y, y);
+        }
         if let Some((norm, mixed)) = post {
             self.norm("experts' output norm", norm, mixed, mixed);
             self.add("experts' sum", mixed, set.x);
@@ -79,12 +85,13 @@ impl Emitter<'_> {
         self.out.push(what, Op::Scale, &[], &[y], zero.words());
     }
 
-    /// Chooses experts by the router's product with the normed row, times `scale`. The choice's shares are multiplied by
+    /// Chooses experts by the router's product with the normed row `x`, times `scale`. The choice's shares are multiplied by
     /// the experts' `scales`, if given.
     pub(super) fn router(
         &mut self,
         weights: &ExpertWeights,
         e: Experts,
+        x: BufferRef,
         scale: f32,
         scales: WeightId,
     ) {
@@ -99,7 +106,7 @@ impl Emitter<'_> {
             x_stride: dim,
             y_stride: e.count,
         };
-        let buffers = [set.norm, router];
+        let buffers = [x, router];
         let matrix = [weights.router];
         self.out
             .push("router", Op::Matmul, &matrix, &buffers, params.words());
@@ -192,8 +199,11 @@ impl Emitter<'_> {
             return;
         };
         let apart = set.expert_gate_up.filter(|_| limit.is_some());
+        // The op has one activation without a gate, which is squared ReLU. Others follow it.
+        let later = !self.spec.gated && self.spec.act != Act::Relu2;
         let (act, each) = match apart {
             Some(_) => (NO_ACT, 2 * e.ffn),
+            None if later => (UP_ALONE, e.ffn),
             None => (self.spec.act.word(), e.ffn),
         };
         let params = p::ExpertsActMul {
@@ -215,6 +225,8 @@ impl Emitter<'_> {
         );
         if let Some(apart) = apart {
             self.limited_experts(e, limit, apart);
+        } else if later {
+            self.activation("experts' activation", e.used * e.ffn, [0.0; 4]);
         }
         let params = p::ExpertsAdd {
             n: width,

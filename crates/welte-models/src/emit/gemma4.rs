@@ -233,7 +233,7 @@ impl Emitter<'_> {
         self.out.part = ModelPart::Router;
         self.norm("router norm", beside.router_norm, set.x, normed);
         let scale = 1.0 / (dim as f32).sqrt();
-        self.router(weights, e, scale, beside.scales);
+        self.router(weights, e, normed, scale, beside.scales);
         self.out.part = ModelPart::Experts;
         self.norm("experts' norm", beside.norm, set.x, normed);
         self.clear("no experts yet", mixed, dim);

@@ -245,6 +245,8 @@ impl ModelSpec {
             ),
             fact("layers", self.layers.to_string()),
             fact("width", self.dim.to_string()),
+        ];
+        let of_attention = [
             fact(
                 "heads",
                 format!(
@@ -265,16 +267,20 @@ impl ModelSpec {
                     ),
                 },
             ),
+        ];
+        let attends = self.layer_kinds.contains(&LayerKind::Attention);
+        facts.extend(of_attention.into_iter().filter(|_| attends));
+        facts.extend([
             fact(
                 "vocabulary",
                 format!("{}{}", self.vocab, if self.tied { ", tied" } else { "" }),
             ),
             fact("trained context", self.context.to_string()),
-            fact(
-                "rope",
-                format!("theta {}, {}", self.rope.theta, self.rope.scaling),
-            ),
-        ];
+        ]);
+        if attends {
+            let text = format!("theta {}, {}", self.rope.theta, self.rope.scaling);
+            facts.push(fact("rope", text));
+        }
         match self.qk_norm {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
@@ -339,6 +345,7 @@ impl ModelSpec {
         let still = self.layer_ropes.iter().filter(|r| **r == LayerRope::None);
         match still.count() {
             0 => (),
+            _ if !attends => (),
             n => facts.push(fact("layers without rope", n.to_string())),
         }
         if let Some(rope) = &self.local_rope {
@@ -373,7 +380,7 @@ impl ModelSpec {
             n => facts.push(fact("layers with sparse activations", n.to_string())),
         }
         let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
-        if self.alone {
+        if self.alone && attends {
             let text = count(LayerKind::None).to_string();
             facts.push(fact("feed-forward layers", text));
         }

@@ -258,8 +258,8 @@ pub(super) fn layer(
         gate_up_bias: c.biases(
             &label("gate and up bias"),
             &[
-                (b.gate, bias(names.gate, i), ffn),
-                (b.up, bias(names.up, i), ffn),
+                (b.gate && plain, bias(names.gate, i), ffn),
+                (b.up && plain, bias(names.up, i), ffn),
             ][usize::from(!spec.gated)..],
         )?,
         down: if plain {
@@ -268,7 +268,7 @@ pub(super) fn layer(
         } else {
             None
         },
-        down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
+        down_bias: c.biases(&label("down bias"), &one(b.down && plain, names.down, dim))?,
         post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm)?,
         experts: match experts {
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
