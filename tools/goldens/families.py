@@ -178,13 +178,13 @@ def laguna_full(c):
                                               shared_expert_intermediate_size=64, moe_routed_scaling_factor=1.5))
 
 
-class Step3p7(torch.nn.Module):
-    """The language model of Step 3.7, which is Step 3.5. transformers has it without a head."""
+class WithHead(torch.nn.Module):
+    """A language model that transformers has without a head."""
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.model = t.Step3p7TextModel(config)
+        self.model = getattr(t, f"{type(self).__name__}TextModel")(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def forward(self, tokens):
@@ -194,6 +194,20 @@ class Step3p7(torch.nn.Module):
         folder.mkdir()
         save_file(self.state_dict(), folder / "model.safetensors", {"format": "pt"})
         self.config.save_pretrained(folder)
+
+
+class Step3p7(WithHead):
+    """Step 3.5 is the language model of Step 3.7."""
+
+
+class DeepseekOcr2(WithHead):
+    """DeepSeek-MoE has the arithmetic of DeepSeek-OCR 2's language model."""
+
+
+def deepseek(c):
+    shape = without(c, "head_dim") | MIXED | {"num_experts_per_tok": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    return DeepseekOcr2(t.DeepseekOcr2TextConfig(**shape, n_routed_experts=4, n_shared_experts=2, rope_parameters=ROPE,
+                                                 mlp_layer_types=["dense", "sparse"]))
 
 
 # Layers with a window have more heads of both kinds, and the last ones limits that many values exceed.
@@ -276,6 +290,7 @@ FAMILIES = {
     "step35": (step35, "STEP35", False),
     "mimo2": (mimo2, "MIMO2", False),
     "mamba2": (mamba2, "MAMBA2", False),
+    "deepseek": (deepseek, "DEEPSEEK", True),
 }
 
 
@@ -500,6 +515,10 @@ def metadata(made, name, model):
     if name == "hunyuan_moe":
         w.add_expert_shared_feed_forward_length(c.intermediate_size)
         w.add_expert_shared_count(1)
+    if name == "deepseek":
+        w.add_leading_dense_block_count(1)
+        w.add_expert_shared_count(c.n_shared_experts)
+        w.add_expert_weights_scale(1.0)
     if name == "bailingmoe":
         w.add_leading_dense_block_count(0)
         w.add_expert_shared_count(2)
@@ -557,7 +576,7 @@ def norms_of_heads(made, model):
                     norm.weight.copy_(own)
 
 
-def write_gguf(path, name, model, seed):
+def write_gguf(path, name, model, seed, more=None):
     """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = FAMILIES[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
@@ -593,6 +612,8 @@ def write_gguf(path, name, model, seed):
             value = swap(value, getattr(c, own), back=True)
         with torch.no_grad():
             p.copy_(torch.from_numpy(value))
+    if more:
+        more(made)
     made.finish()
 
 
@@ -749,6 +770,35 @@ def as_step35(model, folder, seed):
     return dressed(model, folder, seed, config, to, back, whole=True)
 
 
+def as_deepseek(model, folder, seed):
+    c = model.config
+    rope = c.rope_parameters
+    config = {key: getattr(c, key) for key in (
+        "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act")}
+    config |= {"architectures": ["DeepseekForCausalLM"], "model_type": "deepseek", "first_k_dense_replace": 1, "moe_layer_freq": 1,
+               "norm_topk_prob": False, "scoring_func": "softmax", "rope_theta": rope["rope_theta"], "rope_scaling": None, "bos_token_id": 0,
+               "eos_token_id": 1, "tie_word_embeddings": False, "dtype": "bfloat16"}
+    ffn = c.moe_intermediate_size
+    experts = [f"model.layers.{layer}.mlp.experts." for layer, kind in enumerate(c.mlp_layer_types) if kind == "sparse"]
+
+    def to(tensors):
+        for prefix in experts:
+            pair, down = tensors.pop(prefix + "gate_up_proj"), tensors.pop(prefix + "down_proj")
+            for expert, own in enumerate(zip(pair[:, :ffn], pair[:, ffn:], down)):
+                tensors |= {f"{prefix}{expert}.{part}_proj.weight": value.clone() for part, value in zip(("gate", "up", "down"), own)}
+        return tensors
+
+    def back(tensors):
+        for prefix in experts:
+            part = lambda name: torch.stack([tensors.pop(f"{prefix}{expert}.{name}_proj.weight") for expert in range(c.n_routed_experts)])
+            gate, up, down = map(part, ("gate", "up", "down"))
+            tensors |= {prefix + "gate_up_proj": torch.cat([gate, up], 1), prefix + "down_proj": down}
+        return tensors
+
+    return dressed(model, folder, seed, config, to, back, whole=True)
+
+
 def published_exaone(folder):
     path = folder / "config.json"
     own = json.loads(path.read_text())
@@ -783,7 +833,7 @@ def as_ling2(folder):
     path.write_text(json.dumps(own, indent=1) + "\n")
 
 
-DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe, "step35": as_step35}
+DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe, "step35": as_step35, "deepseek": as_deepseek}
 
 
 def main():

@@ -139,7 +139,7 @@ impl Translated {
             gguf.final_norm,
         ];
         let of_layers = (0..layers).flat_map(|i| norms.map(|norm| weight(norm, i)));
-        let draft = DraftNames::gguf(spec.layers);
+        let draft = DraftNames::written(spec.layers, &spec.architecture);
         let of_draft = draft.own().into_iter().take(3);
         let of_draft = of_draft.map(|norm| format!("{norm}.weight"));
         for name in of_layers.chain(of_draft) {
@@ -230,7 +230,7 @@ impl OfModel {
             let numbered = format!("model.layers.{}.", spec.layers);
             all.renamed = Some([draft.layer.clone(), numbered]);
             let own = draft.own().map(|name| format!("{name}.weight"));
-            let gguf = DraftNames::gguf(spec.layers);
+            let gguf = DraftNames::written(spec.layers, &spec.architecture);
             for (hf, gguf) in own.iter().zip(gguf.own()) {
                 all.one(from, hf, &format!("{gguf}.weight"));
             }
