@@ -238,6 +238,16 @@ def mamba2(c):
     return t.Mamba2ForCausalLM(t.Mamba2Config(**without(c, *names) | shape, layer_norm_epsilon=1e-5))
 
 
+def hy_v3(c):
+    return t.HYV3ForCausalLM(t.HYV3Config(**c | MIXED | SOME | {"num_hidden_layers": 3}, num_shared_experts=1, rope_parameters=ROPE,
+                                          router_scaling_factor=1.5))
+
+
+def mellum(c):
+    ropes = {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
+    return t.MellumForCausalLM(t.MellumConfig(**c | MIXED | FOUR | SOME, rope_parameters=ropes, sliding_window=WINDOW, layer_types=TYPES))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -284,16 +294,19 @@ FAMILIES = {
     "llama4": (llama4, "LLAMA4", False),
     "gptneox": (gptneox, "GPTNEOX", False),
     "gptneox_serial": (gptneox_serial, "GPTNEOX", False),
-    # The gguf package of these goldens lacks Laguna. It has Trinity's tensors.
+    # The gguf package of these goldens lacks them (`NEWER`). These have their tensors.
     "laguna": (laguna, "AFMOE", False),
     "laguna_full": (laguna_full, "AFMOE", False),
     "step35": (step35, "STEP35", False),
     "mimo2": (mimo2, "MIMO2", False),
     "mamba2": (mamba2, "MAMBA2", False),
     "deepseek": (deepseek, "DEEPSEEK", True),
+    "hy_v3": (hy_v3, "DOTS1", False),
+    "mellum": (mellum, "QWEN3MOE", False),
 }
 
 
+NEWER = {"laguna": "laguna", "laguna_full": "laguna", "hy_v3": "hy_v3", "mellum": "mellum"}
 # Norms add 1 to their weights. GGUF contains the sum.
 ADDS_ONE = ("nemotron", "step35")
 
@@ -379,7 +392,7 @@ def parts_of(name, key, value):
     if rest == "mamba.conv1d.weight":
         return [(block + "ssm_conv1d.weight", value[:, 0])]
     if "correction_bias" in rest or "expert_bias" in rest:
-        return [(block + "exp_probs_b.bias", value)]
+        return [(block + ("exp_probs_b" if name == "hy_v3" else "exp_probs_b.bias"), value)]
     if ".experts." in rest or rest.endswith("shared_mlp.input_linear.weight"):
         ends = "_shexp" if "shared" in rest else "_exps"
         if name == "llama4":
@@ -483,6 +496,12 @@ def metadata(made, name, model):
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(rope["factor"])
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if name == "mellum":
+        w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c.layer_types])
+        w.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if name == "llama4":
         w.add_sliding_window(c.attention_chunk_size)
         w.add_attn_temperature_length(c.floor_scale)
@@ -515,6 +534,10 @@ def metadata(made, name, model):
     if name == "hunyuan_moe":
         w.add_expert_shared_feed_forward_length(c.intermediate_size)
         w.add_expert_shared_count(1)
+    if name == "hy_v3":
+        w.add_expert_shared_feed_forward_length(c.moe_intermediate_size * c.num_shared_experts)
+        w.add_expert_weights_scale(c.router_scaling_factor)
+        w.add_expert_weights_norm(True)
     if name == "deepseek":
         w.add_leading_dense_block_count(1)
         w.add_expert_shared_count(c.n_shared_experts)
@@ -534,7 +557,7 @@ def metadata(made, name, model):
         w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
         w.add_expert_weights_scale(c.moe_routed_scaling_factor)
         w.add_expert_weights_norm(True)
-    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35", "mimo2"):
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35", "mimo2", "hy_v3"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "bailingmoe2":
         w.add_expert_group_count(c.n_group)
@@ -580,7 +603,7 @@ def write_gguf(path, name, model, seed, more=None):
     """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = FAMILIES[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
-    made = Gguf(path, "laguna" if name.startswith("laguna") else gguf.MODEL_ARCH_NAMES[arch], seed)
+    made = Gguf(path, NEWER.get(name) or gguf.MODEL_ARCH_NAMES[arch], seed)
     metadata(made, name, model)
     listed = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
     one = 1 if name in ADDS_ONE else 0

@@ -2,12 +2,11 @@
 //! have more heads of keys and values, a rope of their own and attention sinks.
 
 use super::architecture::{
-    Architecture, has, has_choice_bias, layer_types, leave_out_drafts, of_layers, ropes_by_window,
-    window_pattern,
+    Architecture, has, layer_types, leave_out_drafts, of_layers, ropes_by_window, window_pattern,
 };
 use super::{deepseek2, llama};
 use crate::keys::Keys;
-use crate::names::{self, Names, weight};
+use crate::names::{self, Names};
 use crate::spec::{LayerRope, LayerShape, MOST_HEADS, Rope, Scaling};
 use crate::{Error, ModelSpec, QkNorm};
 use welte_formats::checkpoint::Value;
@@ -84,14 +83,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         let windows = spec.windows.iter();
         spec.sinks = windows.map(|w| sinks[usize::from(*w > 0)]).collect();
     }
-    deepseek2::experts(spec, keys)?;
-    let mixed = |layer| has(spec, keys, |names| weight(names.router, layer));
-    spec.expert_layers = (0..spec.layers).map(mixed).collect();
-    let biased = has_choice_bias(spec, keys);
-    if let Some(e) = &mut spec.experts {
-        e.choice_bias = biased;
-    }
-    Ok(())
+    deepseek2::experts_where_routed(spec, keys)
 }
 
 /// Reads the heads of keys and values of each layer.

@@ -22,12 +22,14 @@ mod gptneox;
 mod granite;
 mod granite_hybrid;
 mod hunyuan;
+mod hy_v3;
 mod internlm2;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
 mod mamba2;
+mod mellum;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
@@ -59,7 +61,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 74] = [
+const ALL: [&Architecture; 76] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -130,6 +132,8 @@ const ALL: [&Architecture; 74] = [
     &step35::STEP35,
     &mimo2::MIMO2,
     &mamba2::MAMBA2,
+    &hy_v3::HY_V3,
+    &mellum::MELLUM,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,
