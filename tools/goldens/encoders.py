@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
-from make import directory
+from make import directory, swap
 from seeded import Gguf, Safetensors, cut, generate
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
@@ -203,6 +203,40 @@ def nomic_moe_gguf(path, seed):
     return weights
 
 
+LLAMA_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+               "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate",
+               "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "embed_tokens": "token_embd", "norm": "output_norm"}
+
+
+def llama_gguf(model, path, seed, arch):
+    """An encoder with Llama's layers. What is stored goes into the model. `llama-embed` has the rows of Q and K in pairs."""
+    made, c = Gguf(path, arch, seed), model.config
+    w = made.keys
+    w.add_block_count(c.num_hidden_layers)
+    w.add_context_length(c.max_position_embeddings)
+    w.add_embedding_length(c.hidden_size)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    w.add_causal_attention(False)
+    w.add_pooling_type(gguf.PoolingType.MEAN)
+    heads = {"self_attn.q_proj": c.num_attention_heads, "self_attn.k_proj": c.num_key_value_heads}
+    for name, p in model.named_parameters():
+        stem, _, kind = name.rpartition(".")
+        block = ""
+        if stem.startswith("layers."):
+            _, layer, stem = stem.split(".", 2)
+            block = f"blk.{layer}."
+        value = made.put(f"{block}{LLAMA_NAMES[stem]}.{kind}", p.detach().numpy())
+        if arch == "llama-embed" and stem in heads:
+            value = swap(value, heads[stem], back=True)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value.copy()))
+    made.finish()
+
+
 def main():
     out, wanted = pathlib.Path(sys.argv[1]), sys.argv[2:]
     index = json.loads((out / "encoders.json").read_text()) if wanted else []
@@ -249,6 +283,22 @@ def main():
             bert_gguf(model, config, path)
             same_weights(path, folder)
             add("bert (GGUF)", path, pooling, inputs, [pool(s, pooling) for s in states])
+    # These came later: the seeds of the others stay.
+    later = [("eurobert", tf.EuroBertConfig(**SIZES, num_key_value_heads=2, bos_token_id=1, eos_token_id=2), tf.EuroBertModel, "mean")]
+    for seed, (name, config, kind, pooling) in enumerate(later, 50):
+        if wanted and name not in wanted:
+            continue
+        config._attn_implementation = "eager"
+        folder = out / "encoders" / name
+        model = directory(randomise(kind(config), seed), folder, seed)
+        modules(folder, pooling, config.hidden_size)
+        for number, (name, path) in enumerate([(name, folder), (f"{name} (GGUF)", folder.with_suffix(".gguf")), ("llama-embed (GGUF)", out / "encoders" / "llama-embed.gguf")]):
+            if number:
+                llama_gguf(model, path, seed + number, path.stem)
+            inputs = texts(config.vocab_size, seed + number)
+            with torch.no_grad():
+                states = [model(input_ids=torch.tensor([text])).last_hidden_state[0] for text in inputs]
+            add(name, path, pooling, inputs, [pool(s, pooling) for s in states])
     classifiers = [
         ("bert-classifier", tf.BertConfig(**SIZES, num_labels=1), tf.BertForSequenceClassification),
         (

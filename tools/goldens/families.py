@@ -7,6 +7,7 @@ InternLM2 as Granite and Llama, Ling 1 as Granite with a shared expert, Ling 2 a
 package lists for the family. `families.json` lists the files.
 """
 
+import copy
 import functools
 import json
 import re
@@ -248,6 +249,42 @@ def mellum(c):
     return t.MellumForCausalLM(t.MellumConfig(**c | MIXED | FOUR | SOME, rope_parameters=ropes, sliding_window=WINDOW, layer_types=TYPES))
 
 
+class Nothing(torch.nn.Module):
+    """In place of attention, of a feed-forward part, or of the norm before it."""
+
+    def __init__(self, result):
+        super().__init__()
+        self.result = result
+
+    def forward(self, x=None, hidden_states=None, **_):
+        return self.result(x if hidden_states is None else hidden_states)
+
+
+# Heads of keys and values, and factors of the feed-forward part.
+BLOCKS = [(2, 4.0), (None, 8.0), (1, None), (1, 4.0)]
+
+
+def deci(c):
+    """Llama whose layers have other widths, or lack a part."""
+    shape = like_llama(c) | FOUR | {"num_key_value_heads": 2, "head_dim": 32}
+    model = t.LlamaForCausalLM(t.LlamaConfig(**shape, rope_parameters=dict(LLAMA3, rope_theta=THETA)))
+    for index, (layer, (kv_heads, factor)) in enumerate(zip(model.model.layers, BLOCKS)):
+        own = copy.deepcopy(model.config)
+        if kv_heads:
+            own.num_key_value_heads = kv_heads
+            layer.self_attn = t.models.llama.modeling_llama.LlamaAttention(own, index)
+        else:
+            layer.input_layernorm = Nothing(lambda x: x)
+            layer.self_attn = Nothing(lambda x: (torch.zeros_like(x), None))
+        if factor:
+            own.intermediate_size = -int(2 * factor * c["hidden_size"] / 3) // 256 * -256
+            layer.mlp = t.models.llama.modeling_llama.LlamaMLP(own)
+        else:
+            layer.post_attention_layernorm = Nothing(lambda x: x)
+            layer.mlp = Nothing(torch.zeros_like)
+    return model
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -303,6 +340,7 @@ FAMILIES = {
     "deepseek": (deepseek, "DEEPSEEK", True),
     "hy_v3": (hy_v3, "DOTS1", False),
     "mellum": (mellum, "QWEN3MOE", False),
+    "deci": (deci, "DECI", True),
 }
 
 
@@ -461,11 +499,15 @@ def metadata(made, name, model):
     if name == "mamba2":
         return mamba2_metadata(w, c)
     w.add_context_length(512)
-    w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
+    widths = [getattr(layer.mlp, "intermediate_size", 0) for layer in model.model.layers] if name == "deci" else None
+    w.add_feed_forward_length(widths or of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
     if name == "step35":
         step35_metadata(made, model)
     elif name == "mimo2":
         mimo2_metadata(made, c)
+    elif name == "deci":
+        w.add_head_count([c.num_attention_heads if kv_heads else 0 for kv_heads, _ in BLOCKS])
+        w.add_head_count_kv([kv_heads or 0 for kv_heads, _ in BLOCKS])
     else:
         w.add_head_count(of("num_attention_heads_per_layer") or c.num_attention_heads)
         w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
@@ -515,7 +557,7 @@ def metadata(made, name, model):
         w.add_embedding_scale(c.embedding_multiplier)
         w.add_residual_scale(c.residual_multiplier)
         w.add_logit_scale(c.logits_scaling)
-    if name in ("exaone", "llama4"):
+    if name in ("exaone", "llama4", "deci"):
         c.head_dim = head_dim
         made.exact("rope_freqs.weight", rope_factors(c))
     if name == "granitemoe":
@@ -632,7 +674,8 @@ def write_gguf(path, name, model, seed, more=None):
                 rows[...] = made.put(own, rows, "Q8_0")
         own = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(key.split(".")[-2]) if paired else None
         if own:
-            value = swap(value, getattr(c, own), back=True)
+            heads = len(value) // c.head_dim if name == "deci" else getattr(c, own)
+            value = swap(value, heads, back=True)
         with torch.no_grad():
             p.copy_(torch.from_numpy(value))
     if more:
@@ -822,6 +865,21 @@ def as_deepseek(model, folder, seed):
     return dressed(model, folder, seed, config, to, back, whole=True)
 
 
+def as_deci(model, folder, seed):
+    c = model.config
+    keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act")
+    block = lambda kv_heads, factor: {
+        "attention": {"n_heads_in_group": kv_heads and c.num_attention_heads // kv_heads, "no_op": not kv_heads, "num_sink_tokens": None,
+                      "replace_with_linear": False},
+        "ffn": {"ffn_mult": factor, "no_op": not factor, "replace_with_linear": False}}
+    scaling = {key: value for key, value in c.rope_parameters.items() if key != "rope_theta"}
+    config = {key: getattr(c, key) for key in keys} | {
+        "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": [block(*own) for own in BLOCKS],
+        "intermediate_size": None, "num_key_value_heads": None, "rope_theta": THETA, "rope_scaling": scaling, "bos_token_id": 0,
+        "eos_token_id": 1, "tie_word_embeddings": False, "dtype": "bfloat16"}
+    return dressed(model, folder, seed, config, lambda tensors: tensors, lambda tensors: tensors, whole=True)
+
+
 def published_exaone(folder):
     path = folder / "config.json"
     own = json.loads(path.read_text())
@@ -856,7 +914,7 @@ def as_ling2(folder):
     path.write_text(json.dumps(own, indent=1) + "\n")
 
 
-DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe, "step35": as_step35, "deepseek": as_deepseek}
+DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe, "step35": as_step35, "deepseek": as_deepseek, "deci": as_deci}
 
 
 def main():

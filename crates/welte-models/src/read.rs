@@ -72,7 +72,9 @@ pub(crate) fn read_keys(
     let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
     let ffn = keys.first_name("feed_forward_length", &FEED_FORWARD);
     let ffn = if attends {
-        let usual = keys.u32(&expert)?.or(default(11008, 14336));
+        // Those of Llama-Nemotron have none in common.
+        let none = (arch.name == "deci" && !keys.is_gguf()).then_some(1);
+        let usual = keys.u32(&expert)?.or(default(11008, 14336)).or(none);
         widest(keys, arch, layers, (&ffn, usual, MOST_FFN))?
     } else {
         1
@@ -190,12 +192,16 @@ fn widest(
     (key, default, max): (&str, Option<u32>, u32),
 ) -> Result<u32, Error> {
     let list = if arch.lists {
-        keys.each(key, layers, max)?
+        // Layers may lack the part.
+        keys.each_from(key, layers, 0, max)?
     } else {
         None
     };
     match list {
-        Some(list) => Ok(list.into_iter().max().unwrap_or(0)),
+        Some(list) => match list.into_iter().max().unwrap_or(0) {
+            0 => Err(keys.error(key, "is 0 in all layers")),
+            most => Ok(most),
+        },
         None => keys.size(key, default, max),
     }
 }

@@ -251,7 +251,7 @@ pub struct LayerShape {
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Width of the dense feed-forward part.
+    /// Width of the dense feed-forward part; 0 if the layer has none.
     pub ffn: u32,
 }
 

@@ -5,8 +5,8 @@ mod common;
 use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, LayerKind, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scoring,
-    SharedExpert, compile,
+    Act, CompileOptions, LayerKind, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scaling,
+    Scoring, SharedExpert, compile,
 };
 use welte_table::Format;
 
@@ -846,4 +846,103 @@ fn experts_of_nomic_bert_have_no_gate() {
     let mut without = with(&[("moe_every_n_layers", Value::U64(0))]);
     without.metadata.remove("num_experts");
     assert_eq!(read(&without).architecture, "nomic-bert");
+}
+
+#[test]
+fn llama_nemotrons_layers_lack_parts() {
+    let list = |values: &[u64]| Value::Array(values.iter().copied().map(Value::U64).collect());
+    let file = |heads: &[u64], kv_heads: &[u64]| {
+        let values = [
+            ("attention.head_count", list(heads)),
+            ("attention.head_count_kv", list(kv_heads)),
+            ("feed_forward_length", list(&[512, 256, 0, 512])),
+        ];
+        gguf("deci", &values)
+    };
+    let found = read(&file(&[4, 0, 4, 4], &[2, 0, 1, 4]));
+    let (attention, none) = (LayerKind::Attention, LayerKind::None);
+    assert_eq!(found.layer_kinds, [attention, none, attention, attention]);
+    let shapes = &found.layer_shapes;
+    let kv_heads: Vec<u32> = shapes.iter().map(|shape| shape.kv_heads).collect();
+    let widths: Vec<u32> = shapes.iter().map(|shape| shape.ffn).collect();
+    assert_eq!(
+        (kv_heads.as_slice(), widths.as_slice()),
+        (&[2, 4, 1, 4][..], &[512, 256, 0, 512][..])
+    );
+    let key = "deci.attention.head_count";
+    refused(
+        &file(&[4, 2, 4, 4], &[2, 2, 1, 4]),
+        &[key, "has 2 beside 4"],
+    );
+    // A matrix in place of attention.
+    refused(
+        &file(&[4; 4], &[2, 0, 1, 4]),
+        &["head_count_kv", "has 0 in a layer"],
+    );
+    refused(
+        &file(&[4; 4], &[2, 3, 1, 4]),
+        &["head_count_kv", "has 3 in a layer"],
+    );
+    refused(&file(&[0; 4], &[0; 4]), &[key, "is 0 in all layers"]);
+
+    let saved = |key: &str, value: Value| {
+        let mut fake = directory("nemotron-nas", &[]);
+        for key in ["num_key_value_heads", "intermediate_size"] {
+            fake.metadata.remove(key);
+        }
+        for layer in 0..4 {
+            let name = |key: &str| format!("block_configs.{layer}.{key}");
+            fake.set(&name("attention.n_heads_in_group"), Value::U64(2));
+            fake.set(&name("ffn.ffn_mult"), Value::F64(3.0));
+        }
+        fake.set("block_configs.1.attention.no_op", Value::Bool(true));
+        fake.metadata.remove("block_configs.2.ffn.ffn_mult");
+        fake.set(key, value);
+        fake
+    };
+    let found = read(&saved("vocab_size", Value::U64(300)));
+    assert_eq!(found.layer_kinds, [attention, none, attention, attention]);
+    let widths: Vec<u32> = found.layer_shapes.iter().map(|shape| shape.ffn).collect();
+    assert_eq!(widths, [512, 512, 0, 512]);
+    for (key, value) in [
+        (
+            "block_configs.0.attention.replace_with_linear",
+            Value::Bool(true),
+        ),
+        ("block_configs.0.attention.n_heads_in_group", Value::U64(3)),
+        ("block_configs.0.attention.num_sink_tokens", Value::U64(4)),
+        ("block_configs.3.ffn.ffn_mult", Value::F64(1e9)),
+        ("block_configs.3.ffn.replace_with_linear", Value::Bool(true)),
+    ] {
+        refused(&saved(key, value), &[key]);
+    }
+}
+
+#[test]
+fn mellums_windows_have_a_rope_that_is_not_scaled() {
+    let flags = [true, true, true, false].map(Value::Bool).to_vec();
+    let file = mixed(
+        "mellum",
+        GGUF,
+        &[
+            ("attention.sliding_window", Value::U64(8)),
+            ("attention.sliding_window_pattern", Value::Array(flags)),
+            ("rope.freq_base_swa", Value::F64(500.0)),
+            ("rope.scaling.type", text("yarn")),
+            ("rope.scaling.factor", Value::F64(4.0)),
+            ("rope.scaling.original_context_length", Value::U64(512)),
+        ],
+    );
+    let found = read(&file);
+    assert_eq!(
+        (found.windows.as_slice(), found.qk_norm),
+        (&[8, 8, 8, 0][..], QkNorm::Head)
+    );
+    let local = found.local_rope.expect("a rope of windowed layers");
+    assert!(local.scaling == Scaling::None && found.rope.scaling != Scaling::None);
+    assert_eq!(local.theta, 500.0);
+    let dense = Value::Array(["dense", "sparse", "sparse", "sparse"].map(text).to_vec());
+    let found = read(&mixed("mellum", DIRECTORY, &[("mlp_layer_types", dense)]));
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    assert!(found.local_rope.is_none());
 }

@@ -177,6 +177,36 @@ pub(super) fn of_layers<'a>(
     Ok(&list[..layers as usize])
 }
 
+/// A number of each layer; one number stands for all. A list may have an entry for each layer that guesses ahead. `None` if the key is
+/// missing. Entries that are null are 0.
+pub(super) fn numbers(
+    spec: &ModelSpec,
+    keys: &Keys<'_>,
+    key: &str,
+) -> Result<Option<Vec<f64>>, Error> {
+    let layers = spec.layers as usize;
+    match keys.value(key) {
+        None => {
+            let entry = |i| keys.f64(&format!("{key}.{i}"));
+            let list = (0..layers).map(entry).collect::<Result<Vec<_>, _>>()?;
+            let known = list.iter().any(Option::is_some);
+            let list = list.into_iter().map(Option::unwrap_or_default).collect();
+            Ok(Some(list).filter(|_| known))
+        }
+        Some(Value::Array(list)) => {
+            let number = |value: &Value| match value {
+                Value::F64(v) if v.is_finite() => Ok(*v),
+                Value::U64(v) => Ok(*v as f64),
+                Value::I64(v) => Ok(*v as f64),
+                _ => Err(keys.error(key, "has an entry that is not a finite number")),
+            };
+            let list = of_layers(keys, key, list, spec.layers)?;
+            list.iter().map(number).collect::<Result<_, _>>().map(Some)
+        }
+        Some(_) => Ok(keys.f64(key)?.map(|one| vec![one; layers])),
+    }
+}
+
 /// The window of each layer, if the configuration lists the attention type of each layer.
 pub(crate) fn layer_types(
     keys: &Keys<'_>,

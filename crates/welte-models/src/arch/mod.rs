@@ -6,10 +6,12 @@ mod architecture;
 mod bailing;
 mod bert;
 mod cohere2;
+mod deci;
 mod deepseek;
 mod deepseek2;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod eurobert;
 mod exaone4;
 mod falcon_h1;
 mod gemma;
@@ -61,7 +63,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 76] = [
+const ALL: [&Architecture; 79] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -92,6 +94,8 @@ const ALL: [&Architecture; 76] = [
     &bert::NOMIC_BERT,
     &bert::NOMIC_BERT_MOE,
     &bert::JINA_V3,
+    &eurobert::EUROBERT,
+    &eurobert::LLAMA_EMBED,
     &modernbert::MODERNBERT,
     &gemma::EMBEDDING_GEMMA,
     &ministral3::MINISTRAL3,
@@ -133,6 +137,7 @@ const ALL: [&Architecture; 76] = [
     &mimo2::MIMO2,
     &mamba2::MAMBA2,
     &hy_v3::HY_V3,
+    &deci::DECI,
     &mellum::MELLUM,
     &stablelm::STABLELM,
     &phi2::PHI2,

@@ -2,7 +2,7 @@
 //! beside a shared one. Layers with a window have other heads and a rope of their own. The last layers limit their activations.
 
 use super::architecture::{
-    Architecture, has, has_choice_bias, layer_types, leave_out_drafts, of_layers, ropes_by_window,
+    Architecture, has, has_choice_bias, layer_types, leave_out_drafts, numbers, ropes_by_window,
     window_pattern,
 };
 use super::{deepseek2, llama};
@@ -82,32 +82,6 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         e.choice_bias = biased;
     }
     limits(spec, keys)
-}
-
-/// A number of each layer; one number stands for all. A list may have an entry for each layer that guesses ahead. `None` if the key is
-/// missing. Entries that are null are 0.
-fn numbers(spec: &ModelSpec, keys: &Keys<'_>, key: &str) -> Result<Option<Vec<f64>>, Error> {
-    let layers = spec.layers as usize;
-    match keys.value(key) {
-        None => {
-            let entry = |i| keys.f64(&format!("{key}.{i}"));
-            let list = (0..layers).map(entry).collect::<Result<Vec<_>, _>>()?;
-            let known = list.iter().any(Option::is_some);
-            let list = list.into_iter().map(Option::unwrap_or_default).collect();
-            Ok(Some(list).filter(|_| known))
-        }
-        Some(Value::Array(list)) => {
-            let number = |value: &Value| match value {
-                Value::F64(v) if v.is_finite() => Ok(*v),
-                Value::U64(v) => Ok(*v as f64),
-                Value::I64(v) => Ok(*v as f64),
-                _ => Err(keys.error(key, "has an entry that is not a finite number")),
-            };
-            let list = of_layers(keys, key, list, spec.layers)?;
-            list.iter().map(number).collect::<Result<_, _>>().map(Some)
-        }
-        Some(_) => Ok(keys.f64(key)?.map(|one| vec![one; layers])),
-    }
 }
 
 /// The one number of the layers without a window and of those with one. `None` if the key is missing or there is no such layer.

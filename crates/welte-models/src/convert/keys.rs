@@ -54,7 +54,7 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     };
     set(
         "attention.head_count",
-        each(spec.heads, &|shape| shape.heads),
+        where_attended(spec, each(spec.heads, &|shape| shape.heads)),
     );
     set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
     if let Some(l) = spec.latent {
@@ -62,7 +62,7 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     } else {
         set(
             "attention.head_count_kv",
-            each(spec.kv_heads, &|shape| shape.kv_heads),
+            where_attended(spec, each(spec.kv_heads, &|shape| shape.kv_heads)),
         );
         set("attention.key_length", number(spec.head_dim));
         let value = spec.value_dim.unwrap_or(spec.head_dim);
@@ -181,6 +181,21 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         | Scaling::Llama3 { .. }
         | Scaling::Proportional { .. }
         | Scaling::Factors => (),
+    }
+}
+
+/// Llama-Nemotron has no heads in layers without attention.
+fn where_attended(spec: &ModelSpec, heads: Option<Value>) -> Option<Value> {
+    match heads {
+        Some(Value::Array(list)) if spec.architecture == "deci" => {
+            let all = list.into_iter().zip(&spec.layer_kinds);
+            let own = all.map(|(heads, kind)| match kind {
+                LayerKind::Attention => heads,
+                _ => Value::U64(0),
+            });
+            Some(Value::Array(own.collect()))
+        }
+        heads => heads,
     }
 }
 

@@ -70,7 +70,8 @@ impl ModelSpec {
 
     /// True if the layer has a feed-forward part.
     pub(crate) fn has_feed_forward(&self, layer: u32) -> bool {
-        !self.alone || self.kind(layer) == LayerKind::None
+        let some = self.shape(layer as usize).ffn > 0;
+        some && (!self.alone || self.kind(layer) == LayerKind::None)
     }
 
     /// Floats of the widest row that a mixer's first projection yields.
