@@ -120,6 +120,13 @@ def phi2(c):
     return t.PhiForCausalLM(t.PhiConfig(**layer_normed(c), rope_parameters=HALF))
 
 
+def cohere2moe(c):
+    shape = without(layer_normed(c) | MIXED | FOUR | SOME | SHARED, "moe_intermediate_size") | {"intermediate_size": 32, "head_dim": 64}
+    return t.Cohere2MoeForCausalLM(t.Cohere2MoeConfig(
+        **shape, prefix_dense_intermediate_size=96, rope_parameters=ROPE, sliding_window=WINDOW, logit_scale=0.5, expert_selection_fn="sigmoid",
+        layer_types=TYPES[::-1], mlp_layer_types=["dense"] + ["sparse"] * 3))
+
+
 def command_r(c):
     return t.CohereForCausalLM(t.CohereConfig(**layer_normed(c), rope_parameters=ROPE, logit_scale=0.5))
 
@@ -341,10 +348,11 @@ FAMILIES = {
     "hy_v3": (hy_v3, "DOTS1", False),
     "mellum": (mellum, "QWEN3MOE", False),
     "deci": (deci, "DECI", True),
+    "cohere2moe": (cohere2moe, "DOTS1", False),
 }
 
 
-NEWER = {"laguna": "laguna", "laguna_full": "laguna", "hy_v3": "hy_v3", "mellum": "mellum"}
+NEWER = {"laguna": "laguna", "laguna_full": "laguna", "hy_v3": "hy_v3", "mellum": "mellum", "cohere2moe": "cohere2moe"}
 # Norms add 1 to their weights. GGUF contains the sum.
 ADDS_ONE = ("nemotron", "step35")
 
@@ -500,7 +508,7 @@ def metadata(made, name, model):
         return mamba2_metadata(w, c)
     w.add_context_length(512)
     widths = [getattr(layer.mlp, "intermediate_size", 0) for layer in model.model.layers] if name == "deci" else None
-    w.add_feed_forward_length(widths or of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
+    w.add_feed_forward_length(widths or of("prefix_dense_intermediate_size", "intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
     if name == "step35":
         step35_metadata(made, model)
     elif name == "mimo2":
@@ -549,7 +557,7 @@ def metadata(made, name, model):
         w.add_attn_temperature_length(c.floor_scale)
         w.add_attn_temperature_scale(c.attn_scale)
         w.add_interleave_moe_layer_step(c.interleave_moe_layer_step)
-    if name.startswith("command_r"):
+    if name.startswith(("command_r", "cohere2moe")):
         w.add_logit_scale(c.logit_scale)
     if name.startswith(("stablelm", "gptneox")):
         w.add_parallel_residual(c.use_parallel_residual)
@@ -576,6 +584,12 @@ def metadata(made, name, model):
     if name == "hunyuan_moe":
         w.add_expert_shared_feed_forward_length(c.intermediate_size)
         w.add_expert_shared_count(1)
+    if name == "cohere2moe":
+        w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c.layer_types])
+        w.add_leading_dense_block_count(1)
+        w.add_expert_shared_count(c.num_shared_experts)
+        w.add_expert_shared_feed_forward_length(c.intermediate_size * c.num_shared_experts)
+        w.add_expert_weights_norm(c.norm_topk_prob)
     if name == "hy_v3":
         w.add_expert_shared_feed_forward_length(c.moe_intermediate_size * c.num_shared_experts)
         w.add_expert_weights_scale(c.router_scaling_factor)
@@ -599,7 +613,7 @@ def metadata(made, name, model):
         w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
         w.add_expert_weights_scale(c.moe_routed_scaling_factor)
         w.add_expert_weights_norm(True)
-    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35", "mimo2", "hy_v3"):
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open", "laguna", "laguna_full", "step35", "mimo2", "hy_v3", "cohere2moe"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if name == "bailingmoe2":
         w.add_expert_group_count(c.n_group)

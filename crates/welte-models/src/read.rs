@@ -321,6 +321,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         choice_bias: false,
         groups: None,
         shared: None,
+        shared_scale: 1.0,
     }))
 }
 

@@ -227,6 +227,8 @@ pub struct Experts {
     pub groups: Option<Groups>,
     /// An expert that every token uses, if any.
     pub shared: Option<SharedExpert>,
+    /// Factor of its output.
+    pub shared_scale: f32,
     /// A dense feed-forward part runs beside the experts. Each of the two has norms of its own.
     pub beside: bool,
     /// The width in which the chosen experts compute, if it is not the model's. A matrix leads to it and one back.

@@ -156,11 +156,12 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
 }
 
 /// Architectures whose GGUF files may leave out that scores are sigmoids.
-const SIGMOID_BY_DEFAULT: [&str; 12] = [
+const SIGMOID_BY_DEFAULT: [&str; 13] = [
     "glm4moe",
     "nemotron_h_moe",
     "afmoe",
     "bailingmoe2",
+    "cohere2moe",
     "dots1",
     "exaone-moe",
     "glm-dsa",

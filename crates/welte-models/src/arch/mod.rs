@@ -63,7 +63,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 79] = [
+const ALL: [&Architecture; 80] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -143,6 +143,7 @@ const ALL: [&Architecture; 79] = [
     &phi2::PHI2,
     &internlm2::INTERNLM2,
     &cohere2::COHERE,
+    &cohere2::COHERE2_MOE,
 ];
 
 /// The names of supported architectures in checkpoints.

@@ -7,7 +7,7 @@ use crate::{Latent, LayerKind, ModelSpec, NormKind};
 use welte_formats::checkpoint::{Metadata, Value};
 
 /// Architectures whose files list the layers with a window.
-const LISTS_WINDOWS: [&str; 3] = ["mellum", "mimo2", "step35"];
+const LISTS_WINDOWS: [&str; 4] = ["cohere2moe", "mellum", "mimo2", "step35"];
 
 /// What the reader asked for under the names of both dialects.
 pub(super) fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {

@@ -41,7 +41,7 @@ pub fn head_kind(checkpoint: &dyn Checkpoint) -> Option<HeadKind> {
 }
 
 /// Architectures whose draft layers are those of no other layer.
-const OTHER_DRAFTS: [&str; 3] = ["step35", "mimo2", "mellum"];
+const OTHER_DRAFTS: [&str; 4] = ["step35", "mimo2", "mellum", "cohere2moe"];
 /// Their draft layer has no experts, and the rope and the window of the first layer.
 const DENSE_DRAFTS: [&str; 1] = ["exaone-moe"];
 

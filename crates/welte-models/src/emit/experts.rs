@@ -322,6 +322,8 @@ impl Emitter<'_> {
             self.out
                 .push(what, Op::Gate, &[], &[to, set.h], params.words());
         }
+        let scale = spec.experts.map_or(1.0, |e| e.shared_scale);
+        self.multiply("shared expert", set.h, e.ffn, &[(0, e.ffn, scale)]);
         let params = p::Matmul {
             n: dim,
             k: e.ffn,
