@@ -192,8 +192,9 @@ fn widest(
     (key, default, max): (&str, Option<u32>, u32),
 ) -> Result<u32, Error> {
     let list = if arch.lists {
-        // Layers may lack the part.
-        keys.each_from(key, layers, 0, max)?
+        // Only Llama-Nemotron's layers may lack the part.
+        let least = u32::from(arch.name != "deci");
+        keys.each_from(key, layers, least, max)?
     } else {
         None
     };
