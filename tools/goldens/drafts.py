@@ -5,6 +5,7 @@
 transformers ignores these layers, so they are computed here from the published definition (DeepSeek-V3, section 2.2): a layer of the
 model's own kind reads `eh_proj(enorm(embedding of the next token), hnorm(hidden state))`, where the hidden state is that after the model's
 last norm, or the draft layer's own one for guesses further ahead. A model of transformers with one layer more has the layer's weights.
+That of K-EXAONE has a window and no experts, as vLLM computes it.
 
 An EAGLE-3 head drafts for the golden `llama/hf`. Its layer is that of the EAGLE-3 paper: queries, keys and values of the normed embedding
 and hidden state side by side, added to the hidden state; it knows a part of the tokens.
@@ -21,13 +22,14 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import families
 import hybrid
 import numpy as np
 import torch
 import transformers
 from choose import calmest, clearest
-from make import PROMPT, VOCAB, add_to_config, directory
-from plain import MIXED, build, write_gguf
+from make import PROMPT, VOCAB, WINDOW, add_to_config, directory
+from plain import MIXED, TYPES, build, write_gguf
 from safetensors.torch import load, load_file, save_file
 from seeded import Goldens, Safetensors, expand
 
@@ -58,12 +60,15 @@ class Drafted(torch.nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * self.own[name]
 
     def draft(self, tokens, hidden):
-        embedded = self.model.model.embed_tokens(tokens)
+        embedded = self.model.get_input_embeddings()(tokens)
         x = torch.cat([self.norm(embedded, "enorm"), self.norm(hidden, "hnorm")], -1)
         x = torch.nn.functional.linear(x, self.own["eh_proj"])
         count = x.shape[1]
         at = torch.arange(count)[None]
-        mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+        mask = torch.full((count, count), float("-inf")).triu(1)
+        if "sliding_attention" in (getattr(self.config, "layer_types", None) or []):
+            mask += torch.full((count, count), float("-inf")).tril(-WINDOW)
+        mask = mask[None, None]
         x = self.model.model.layers[-1](x, attention_mask=mask, position_ids=at, position_embeddings=self.model.model.rotary_emb(x, at))
         x = x[0] if isinstance(x, tuple) else x
         return self.norm(x, "shared_head.norm")
@@ -133,6 +138,60 @@ def write_hybrid(folder, seed):
     add_to_config(folder, num_hidden_layers=4, mtp_num_hidden_layers=1, layer_types=hybrid.COMMON["layer_types"][:4])
     own = {key: stored[f"mtp.{QWEN[key]}.weight"].float() for key in OWN}
     return drafted(model, {key: value if value.ndim == 2 else 1 + value for key, value in own.items()})
+
+
+# Where directories have the draft layer and the tensors around it, and how many layers are before it.
+PLACES = {"exaone_moe": (4, "mtp.layers.0.", {key: f"mtp.{name}" for key, name in QWEN.items()}),
+          "bailingmoe2": (2, "model.layers.2.", {key: f"model.layers.2.{key}" for key in OWN} | {"shared_head.norm": "model.layers.2.final_layernorm"})}
+
+
+def family(name, seed):
+    if name == "bailingmoe2":
+        return families.build(name, seed)
+    types = {"layer_types": [*TYPES, "sliding_attention"], "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2 + ["dense"]}
+    config = lambda c: transformers.ExaoneMoeConfig(
+        **c | MIXED | families.SOME | families.SHARED | types | {"num_hidden_layers": 5}, rope_parameters=families.ROPE, sliding_window=WINDOW,
+        first_k_dense_replace=2)
+    return families.build(name, seed, lambda c: transformers.ExaoneMoeForCausalLM(config(c)))
+
+
+def write_family(name, folder, seed):
+    layers, prefix, names = PLACES[name]
+    model = family(name, seed).to(torch.bfloat16)
+    own, counted = random_own(model.config.hidden_size, seed), f"model.layers.{layers}."
+
+    def edit(folder):
+        tensors = {key.replace(counted, prefix): value for key, value in load_file(folder / "model.safetensors").items()}
+        tensors |= {f"{names[key]}.weight": value.to(torch.bfloat16).contiguous() for key, value in own.items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    model = directory(model, folder, seed, edit)
+    stored = load(expand(folder / "model.safetensors"))
+    if prefix != counted:
+        layer = {key.removeprefix(prefix): value.float() for key, value in stored.items() if key.startswith(prefix)}
+        model.model.layers[layers].load_state_dict(layer)
+    own = {key: stored[f"{names[key]}.weight"].float() for key in OWN}
+    kinds = {key: value[:layers] for key, value in model.config.to_dict().items() if key in ("layer_types", "mlp_layer_types") and value}
+    if name == "bailingmoe2":
+        families.as_ling2(folder)
+    add_to_config(folder, num_hidden_layers=layers, num_nextn_predict_layers=1, **kinds)
+    return drafted(model, own)
+
+
+def write_family_file(name, path, seed):
+    layers, _, _ = PLACES[name]
+    model = family(name, seed)
+    own = random_own(model.config.hidden_size, seed)
+
+    def more(made):
+        made.keys.add_nextn_predict_layers(1)
+        for key, value in own.items():
+            kind = "F32" if value.ndim == 1 else "Q8_0"
+            last = "layer_output_norm" if name == "bailingmoe2" and key == "shared_head.norm" else f"nextn.{GGUF[key]}"
+            own[key] = torch.from_numpy(made.put(f"blk.{layers}.{last}.weight", value.numpy(), kind))
+
+    families.write_gguf(path, name, model, seed, more)
+    return drafted(model, own)
 
 
 def write_file(name, path, seed):
@@ -214,7 +273,7 @@ def eagle(out, folder, seed):
 
 
 def main():
-    out, wanted = Path(sys.argv[1]), sys.argv[2:] or ["glm4_moe", "glm4_moe_lite", "qwen35", "eagle3"]
+    out, wanted = Path(sys.argv[1]), sys.argv[2:] or ["glm4_moe", "glm4_moe_lite", "qwen35", "eagle3", *PLACES]
     torch.set_num_threads(1)
     goldens = Goldens(out, "drafts.json")
     for name in wanted:
@@ -240,8 +299,9 @@ def main():
             keep(calmest(lambda seed: write_hybrid(folder / "hf", seed), prompt, 10 * number, "BF16"), "BF16", "hf")
             continue
         select = functools.partial(clearest, tries=40)
-        keep(select(lambda seed: write_directory(name, folder / "hf", seed), prompt, 10 * number, "BF16"), "BF16", "hf")
-        keep(select(lambda seed: write_file(name, folder / "q8_0.gguf", seed), prompt, 10 * number + 50, "Q8_0"), "Q8_0", "q8_0.gguf")
+        writes = (write_family, write_family_file) if name in PLACES else (write_directory, write_file)
+        keep(select(lambda seed: writes[0](name, folder / "hf", seed), prompt, 10 * number, "BF16"), "BF16", "hf")
+        keep(select(lambda seed: writes[1](name, folder / "q8_0.gguf", seed), prompt, 10 * number + 50, "Q8_0"), "Q8_0", "q8_0.gguf")
 
 
 if __name__ == "__main__":

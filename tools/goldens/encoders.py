@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the goldens of encoders: small models of transformers with random weights, texts as tokens, and the vectors or scores
-that transformers computes for them.
+that transformers computes for them. transformers lacks nomic-bert with experts, so its forward pass is here.
 
-    tools/goldens/encoders.py crates/welte/tests/goldens
+    tools/goldens/encoders.py crates/welte/tests/goldens [name ...]
 """
 
 import json
@@ -11,10 +11,12 @@ import sys
 
 import gguf
 import torch
+import torch.nn.functional as F
 import transformers as tf
+from safetensors.torch import load_file, save_file
 
-from make import directory
-from seeded import cut, generate
+from make import directory, swap
+from seeded import Gguf, Safetensors, cut, generate
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 from embedding_models import bert_gguf
@@ -76,9 +78,169 @@ def modules(folder, kind, dim):
     (folder / "modules.json").write_text(json.dumps([transformer, pooling]))
 
 
+# nomic-embed-text-v2-moe: nomic-bert with biases and GELU, and experts in every second layer.
+MOE = {"num_experts": 4, "moe_top_k": 2, "moe_every_n_layers": 2}
+ROPE_BASE = 10000.0
+
+
+def nomic_moe_config():
+    # The keys of the published one.
+    return {"architectures": ["NomicBertModel"], "model_type": "nomic_bert", "activation_function": "gelu", "causal": False,
+            "layer_norm_epsilon": 1e-5, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "qkv_proj_bias": True,
+            "moe_normalize_expert_weights": False, "n_embd": SIZES["hidden_size"], "n_head": SIZES["num_attention_heads"],
+            "n_inner": SIZES["intermediate_size"], "n_layer": SIZES["num_hidden_layers"], "n_positions": SIZES["max_position_embeddings"],
+            "prenorm": False, "rotary_emb_base": ROPE_BASE, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+            "rotary_emb_scale_base": None, "type_vocab_size": 1, "vocab_size": SIZES["vocab_size"], "pad_token_id": 1} | MOE
+
+
+def nomic_moe_weights(seed):
+    generator = torch.Generator().manual_seed(seed)
+    dim, ffn, experts = SIZES["hidden_size"], SIZES["intermediate_size"], MOE["num_experts"]
+    shapes = {"embeddings.word_embeddings.weight": (SIZES["vocab_size"], dim), "embeddings.token_type_embeddings.weight": (1, dim)}
+    norms = ["emb_ln"]
+    for layer in range(SIZES["num_hidden_layers"]):
+        own = f"encoder.layers.{layer}."
+        norms += [own + "norm1", own + "norm2"]
+        matrices = {"attn.Wqkv": (3 * dim, dim), "attn.out_proj": (dim, dim)}
+        if layer % MOE["moe_every_n_layers"] == 1:
+            shapes |= {own + "mlp.router.layer.weight": (experts, dim), own + "mlp.experts.bias": (dim,),
+                       own + "mlp.experts.mlp.w1": (experts * ffn, dim), own + "mlp.experts.mlp.w2": (experts * ffn, dim)}
+        else:
+            matrices |= {"mlp.fc1": (ffn, dim), "mlp.fc2": (dim, ffn)}
+        for name, shape in matrices.items():
+            shapes |= {f"{own}{name}.weight": shape, f"{own}{name}.bias": shape[:1]}
+    random = lambda shape: torch.randn(shape, generator=generator) * (0.3 if len(shape) == 1 else 0.18)
+    weights = {name: random(shape) for name, shape in shapes.items()}
+    for name in norms:
+        weights |= {f"{name}.weight": 1 + random((dim,)), f"{name}.bias": random((dim,))}
+    return weights
+
+
+def nomic_moe_states(w, tokens):
+    """The last hidden states of a text. Sums are normed; shares of experts are those of a softmax over all of them."""
+    heads, top = SIZES["num_attention_heads"], MOE["moe_top_k"]
+    affine = lambda name, x: F.linear(x, w[f"{name}.weight"], w.get(f"{name}.bias"))
+    norm = lambda name, x: F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], 1e-5)
+    rows, dim = len(tokens), SIZES["hidden_size"]
+    half = dim // heads // 2
+    angles = torch.arange(rows)[:, None, None] * ROPE_BASE ** (-torch.arange(half) / half)
+
+    def turned(x):
+        a, b = x.split(half, -1)
+        return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+    x = w["embeddings.word_embeddings.weight"][tokens] + w["embeddings.token_type_embeddings.weight"][0]
+    x = norm("emb_ln", x)
+    for layer in range(SIZES["num_hidden_layers"]):
+        own = f"encoder.layers.{layer}."
+        q, k, v = affine(own + "attn.Wqkv", x).view(rows, 3, heads, -1).unbind(1)
+        scores = torch.einsum("ihd,jhd->hij", turned(q), turned(k)) / (2 * half) ** 0.5
+        mixed = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(rows, dim)
+        x = norm(own + "norm1", x + affine(own + "attn.out_proj", mixed))
+        if own + "mlp.fc1.weight" in w:
+            y = affine(own + "mlp.fc2", F.gelu(affine(own + "mlp.fc1", x)))
+        else:
+            shares, chosen = affine(own + "mlp.router.layer", x).softmax(-1).topk(top, -1)
+            up, down = (w[f"{own}mlp.experts.mlp.{name}"].view(MOE["num_experts"], -1, dim) for name in ("w1", "w2"))
+            each = [(share * (F.gelu(up[e] @ row) @ down[e])) for row, s, c in zip(x, shares, chosen) for share, e in zip(s, c)]
+            y = torch.stack(each).view(rows, top, dim).sum(1) + w.get(own + "mlp.experts.bias", 0)
+        x = norm(own + "norm2", x + y)
+    return x
+
+
+def nomic_moe_directory(folder, seed):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(nomic_moe_config(), indent=1) + "\n")
+    save_file(nomic_moe_weights(seed), folder / "model.safetensors", {"format": "pt"})
+    stored = Safetensors(folder / "model.safetensors", seed)
+    weights = load_file(folder / "model.safetensors")
+    stored.cut()
+    return weights
+
+
+NOMIC_NAMES = {"attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "norm2": "layer_output_norm",
+               "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.router.layer": "ffn_gate_inp", "mlp.experts.mlp.w1": "ffn_up_exps",
+               "mlp.experts.mlp.w2": "ffn_down_exps", "embeddings.word_embeddings": "token_embd", "emb_ln": "token_embd_norm",
+               "embeddings.token_type_embeddings": "token_types"}
+
+
+def nomic_moe_gguf(path, seed):
+    made, c = Gguf(path, "nomic-bert-moe", seed), SIZES
+    w = made.keys
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_layer_norm_eps(1e-5)
+    w.add_rope_freq_base(ROPE_BASE)
+    w.add_causal_attention(False)
+    w.add_pooling_type(gguf.PoolingType.MEAN)
+    w.add_token_type_count(1)
+    w.add_expert_count(MOE["num_experts"])
+    w.add_expert_used_count(MOE["moe_top_k"])
+    w.add_moe_every_n_layers(MOE["moe_every_n_layers"])
+    weights = {}
+    for name, value in nomic_moe_weights(seed).items():
+        # The converter leaves it out.
+        if name.endswith("experts.bias"):
+            continue
+        stem, _, kind = name.rpartition(".")
+        if kind not in ("weight", "bias"):
+            stem, kind = name, "weight"
+        block, value = "", value.numpy()
+        if stem.startswith("encoder.layers."):
+            _, _, layer, stem = stem.split(".", 3)
+            block = f"blk.{layer}."
+        down = stem.endswith("w2")
+        if stem.startswith("mlp.experts"):
+            value = value.reshape(MOE["num_experts"], -1, value.shape[-1])
+            value = value.swapaxes(1, 2) if down else value
+        value = torch.from_numpy(made.put(f"{block}{NOMIC_NAMES[stem]}.{kind}", value))
+        value = value.swapaxes(1, 2) if down else value
+        weights[name] = value.reshape(-1, value.shape[-1]) if value.ndim > 2 else value
+    made.finish()
+    return weights
+
+
+LLAMA_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+               "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate",
+               "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "embed_tokens": "token_embd", "norm": "output_norm"}
+
+
+def llama_gguf(model, path, seed, arch):
+    """An encoder with Llama's layers. What is stored goes into the model. `llama-embed` has the rows of Q and K in pairs."""
+    made, c = Gguf(path, arch, seed), model.config
+    w = made.keys
+    w.add_block_count(c.num_hidden_layers)
+    w.add_context_length(c.max_position_embeddings)
+    w.add_embedding_length(c.hidden_size)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    w.add_causal_attention(False)
+    w.add_pooling_type(gguf.PoolingType.MEAN)
+    heads = {"self_attn.q_proj": c.num_attention_heads, "self_attn.k_proj": c.num_key_value_heads}
+    for name, p in model.named_parameters():
+        stem, _, kind = name.rpartition(".")
+        block = ""
+        if stem.startswith("layers."):
+            _, layer, stem = stem.split(".", 2)
+            block = f"blk.{layer}."
+        value = made.put(f"{block}{LLAMA_NAMES[stem]}.{kind}", p.detach().numpy())
+        if arch == "llama-embed" and stem in heads:
+            value = swap(value, heads[stem], back=True)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value.copy()))
+    made.finish()
+
+
 def main():
-    out = pathlib.Path(sys.argv[1])
-    index = []
+    out, wanted = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    index = json.loads((out / "encoders.json").read_text()) if wanted else []
+    index = [entry for entry in index if entry["name"] not in wanted]
 
     def add(name, path, pooling, inputs, outputs, scores=False):
         index.append(
@@ -106,6 +268,8 @@ def main():
         ("embeddinggemma", tf.Gemma3TextConfig(**gemma), tf.Gemma3TextModel, "mean"),
     ]
     for seed, (name, config, kind, pooling) in enumerate(models):
+        if wanted and name not in wanted:
+            continue
         config._attn_implementation = "eager"
         folder = out / "encoders" / name
         model = directory(randomise(kind(config), seed), folder, seed)
@@ -119,6 +283,22 @@ def main():
             bert_gguf(model, config, path)
             same_weights(path, folder)
             add("bert (GGUF)", path, pooling, inputs, [pool(s, pooling) for s in states])
+    # These came later: the seeds of the others stay.
+    later = [("eurobert", tf.EuroBertConfig(**SIZES, num_key_value_heads=2, bos_token_id=1, eos_token_id=2), tf.EuroBertModel, "mean")]
+    for seed, (name, config, kind, pooling) in enumerate(later, 50):
+        if wanted and name not in wanted:
+            continue
+        config._attn_implementation = "eager"
+        folder = out / "encoders" / name
+        model = directory(randomise(kind(config), seed), folder, seed)
+        modules(folder, pooling, config.hidden_size)
+        for number, (name, path) in enumerate([(name, folder), (f"{name} (GGUF)", folder.with_suffix(".gguf")), ("llama-embed (GGUF)", out / "encoders" / "llama-embed.gguf")]):
+            if number:
+                llama_gguf(model, path, seed + number, path.stem)
+            inputs = texts(config.vocab_size, seed + number)
+            with torch.no_grad():
+                states = [model(input_ids=torch.tensor([text])).last_hidden_state[0] for text in inputs]
+            add(name, path, pooling, inputs, [pool(s, pooling) for s in states])
     classifiers = [
         ("bert-classifier", tf.BertConfig(**SIZES, num_labels=1), tf.BertForSequenceClassification),
         (
@@ -129,6 +309,8 @@ def main():
         ("modernbert-classifier", tf.ModernBertConfig(**modern, num_labels=1), tf.ModernBertForSequenceClassification),
     ]
     for seed, (name, config, kind) in enumerate(classifiers, 20):
+        if wanted and name not in wanted:
+            continue
         config._attn_implementation = "eager"
         folder = out / "encoders" / name
         model = directory(randomise(kind(config), seed), folder, seed)
@@ -143,6 +325,17 @@ def main():
             with torch.no_grad():
                 outputs.append(torch.sigmoid(model(**given).logits[0]))
         add(name, folder, "cls", inputs, outputs, scores=True)
+    for seed, name, path, make in [
+        (40, "nomic-bert-moe", "nomic-bert-moe", nomic_moe_directory),
+        (41, "nomic-bert-moe (GGUF)", "nomic-bert-moe.gguf", nomic_moe_gguf),
+    ]:
+        if wanted and name not in wanted:
+            continue
+        path = out / "encoders" / path
+        weights, inputs = make(path, seed), texts(SIZES["vocab_size"], seed)
+        if path.is_dir():
+            modules(path, "mean", SIZES["hidden_size"])
+        add(name, path, "mean", inputs, [nomic_moe_states(weights, text).mean(0) for text in inputs])
     (out / "encoders.json").write_text(json.dumps(index, indent=1) + "\n")
 
 

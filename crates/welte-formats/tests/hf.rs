@@ -238,6 +238,29 @@ fn wrong_fields_are_named() {
     );
 }
 
+/// Python writes numbers that JSON does not have, and null in lists.
+#[test]
+fn numbers_of_python_are_null() {
+    let more = r#", "limit": [0.0, Infinity], "least": -Infinity, "none": NaN, "some": [null, 7.0], "text": "\"NaN\\" }"#;
+    let text = CONFIG.strip_suffix('}').unwrap().to_string() + more;
+    let made = directory(&[
+        ("config.json", text.as_bytes()),
+        ("model.safetensors", &weights()),
+    ]);
+    let checkpoint = open(made.path()).unwrap();
+    let value = |key: &str| checkpoint.metadata().get(key).cloned();
+    assert_eq!(value("limit.0"), Some(Value::F64(0.0)));
+    assert_eq!(value("some.1"), Some(Value::F64(7.0)));
+    assert_eq!(value("text"), Some(Value::String("\"NaN\\".into())));
+    for key in ["limit", "limit.1", "least", "none", "some", "some.0"] {
+        assert_eq!(value(key), None, "{key}");
+    }
+    refused(
+        directory(&[("config.json", br#"{"model_type": Infinity"#)]).path(),
+        &["config.json", "JSON"],
+    );
+}
+
 #[test]
 fn other_things_are_told_apart() {
     let made = directory(&[

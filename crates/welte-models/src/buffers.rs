@@ -54,6 +54,7 @@ impl Buffers {
             around: add("around", spec.dim),
             joined: add("joined", (a.streams - 1) * spec.dim),
         });
+        let sums = spec.encoder.as_ref().is_some_and(|e| e.norms_sums);
         let shared = spec.experts.and_then(|e| e.shared);
         let qkv = match spec.latent {
             Some(l) => l.inputs(spec),
@@ -74,7 +75,7 @@ impl Buffers {
             dense: beside.map(|_| add("dense", spec.dim)),
             mixed: spec
                 .experts
-                .filter(|e| e.beside || spec.post_norm)
+                .filter(|e| e.beside || spec.post_norm && !sums)
                 .map(|_| add("mixed", spec.dim)),
             scaled: spec
                 .experts
@@ -96,10 +97,18 @@ impl Buffers {
                 let ffn = ffn.max(shared.map_or(0, |s| s.ffn));
                 add("gate_up", 2 * ffn)
             }),
+            expert_gate_up: spec
+                .experts
+                .filter(|_| spec.limits.iter().any(|l| l.experts.is_some()))
+                .map(|e| add("expert_gate_up", 2 * e.used * e.ffn)),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
             latent: spec.latent.map(|l| LatentBuffers {
                 heads: add("heads", spec.heads * l.query().max(l.value)),
                 queries: add("queries", spec.heads * l.width()),
+            }),
+            values: spec.value_dim.map(|value| {
+                let kv = widest(&|s| s.kv_heads);
+                [add("values", kv * value), add("result", spec.heads * value)]
             }),
             convolved: Some(spec.channels())
                 .filter(|n| *n > 0)

@@ -14,7 +14,7 @@ pub(crate) mod translated;
 use crate::arch::Architecture;
 use crate::draft::DraftNames;
 use crate::keys::Keys;
-use crate::names::{self, Names, bias, weight};
+use crate::names::{self, Names, TransposedExperts, bias, weight};
 use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
 use crate::spec::Scaling;
@@ -139,7 +139,7 @@ impl Translated {
             gguf.final_norm,
         ];
         let of_layers = (0..layers).flat_map(|i| norms.map(|norm| weight(norm, i)));
-        let draft = DraftNames::gguf(spec.layers);
+        let draft = DraftNames::written(spec.layers, &spec.architecture);
         let of_draft = draft.own().into_iter().take(3);
         let of_draft = of_draft.map(|norm| format!("{norm}.weight"));
         for name in of_layers.chain(of_draft) {
@@ -230,7 +230,7 @@ impl OfModel {
             let numbered = format!("model.layers.{}.", spec.layers);
             all.renamed = Some([draft.layer.clone(), numbered]);
             let own = draft.own().map(|name| format!("{name}.weight"));
-            let gguf = DraftNames::gguf(spec.layers);
+            let gguf = DraftNames::written(spec.layers, &spec.architecture);
             for (hf, gguf) in own.iter().zip(gguf.own()) {
                 all.one(from, hf, &format!("{gguf}.weight"));
             }
@@ -426,6 +426,11 @@ impl OfModel {
                 let name = weight(gguf, layer);
                 self.all
                     .push(&name, &each[0], each[0].n * count, count, parts);
+            } else if !spec.biases.experts {
+                let whole = &each[0];
+                let parts = vec![self.all.part(whole, 0, whole.n)];
+                self.all
+                    .push(&weight(gguf, layer), whole, whole.n, count, parts);
             }
         }
         let [pair, down] = hf.fused_experts.map(|name| {
@@ -433,7 +438,7 @@ impl OfModel {
                 .cloned()
         });
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
-        if hf.transposed_experts
+        if hf.transposed_experts == TransposedExperts::Published
             && let (Some(pair), Some(down)) = (&pair, &down)
             && (pair.k, down.k) == (2 * width, dim as usize)
         {
@@ -500,8 +505,12 @@ impl OfModel {
                 let (plain, _) = rope::frequencies(&plain, from, spec.context)?;
                 let (scaled, _) = rope::frequencies(&spec.rope, from, spec.context)?;
                 let factors = plain.iter().zip(scaled).map(|(f, slow)| f / slow);
+                let mut factors: Vec<f32> = factors.collect();
+                // One for each pair that any layer rotates.
+                let most = spec.local_rope.map_or(0, |local| local.rot / 2);
+                factors.resize(factors.len().max(most as usize), 1.0);
                 self.all
-                    .constant(&weight(names::GGUF.rope_factors, 0), factors.collect());
+                    .constant(&weight(names::GGUF.rope_factors, 0), factors);
             }
             Scaling::Long { .. } => {
                 for long in [true, false] {

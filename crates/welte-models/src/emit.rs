@@ -9,6 +9,7 @@ mod experts;
 mod gemma4;
 mod latent;
 mod mamba;
+mod values;
 
 use crate::commands::{Commands, at};
 use crate::weights::{Layer, NormWeights, OutputPart, RopeConstants, Weights};
@@ -23,7 +24,22 @@ use welte_table::{
 const SILU: u32 = 0;
 const SIGMOID: u32 = 4;
 const NO_ACT: u32 = 5;
+/// The activation of `experts_act_mul` that yields up as it is.
+const UP_ALONE: u32 = 6;
 const SOFTPLUS: u32 = 6;
+/// The activation of `act` that limits its values.
+const LIMITS: u32 = 7;
+
+/// The input for which SiLU yields `y`, which is above 0.
+fn silu_input(y: f32) -> f32 {
+    let y = f64::from(y);
+    let mut x = y + 1.0;
+    for _ in 0..50 {
+        let sigmoid = 1.0 / (1.0 + (-x).exp());
+        x -= (x * sigmoid - y) / (sigmoid * (1.0 + x * (1.0 - sigmoid)));
+    }
+    x as f32
+}
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -39,6 +55,8 @@ pub(crate) struct Set {
     pub(crate) sum: BufferRef,
     /// Gate and up before the activation.
     pub(crate) gate_up: Option<BufferRef>,
+    /// Those of the chosen experts, if activations have limits.
+    pub(crate) expert_gate_up: Option<BufferRef>,
     pub(crate) per_layer: Option<PerLayerSet>,
     pub(crate) streams: Option<StreamSet>,
     /// The output of a dense part beside experts.
@@ -53,6 +71,8 @@ pub(crate) struct Set {
     pub(crate) shared_gate: Option<BufferRef>,
     /// For attention over latents.
     pub(crate) latent: Option<LatentBuffers>,
+    /// Values narrower than keys: as they are projected, and what attention makes of them.
+    pub(crate) values: Option<[BufferRef; 2]>,
     /// Queries, keys and values after the convolution of a delta layer.
     pub(crate) convolved: Option<BufferRef>,
 }
@@ -354,6 +374,7 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
+        self.narrow_values(index, layer);
         if let Some(m) = spec.multipliers {
             let kv = spec.shape(index).kv_heads * head_dim;
             let parts = [
@@ -375,7 +396,8 @@ impl<'a> Emitter<'a> {
             self.norm("feed-forward norm", norm, set.x, set.norm);
         }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
-        self.add_to_stream("attention output", out, set.attn, q);
+        let (result, width) = self.narrow_result(index, layer).unwrap_or((set.attn, q));
+        self.add_to_stream("attention output", out, result, width);
         self.add_around(layer);
     }
 
@@ -678,6 +700,7 @@ impl<'a> Emitter<'a> {
                     self.out
                         .push("cutoff", Op::Cutoff, &[], &[gate_up], cutoff.words());
                 }
+                self.limit(spec.limits(index).plain, gate_up, ffn, 2 * ffn);
                 let act = p::ActMul {
                     n: ffn,
                     act,
@@ -693,6 +716,28 @@ impl<'a> Emitter<'a> {
                 );
             }
             None => {}
+        }
+    }
+
+    /// Limits the gate in the first `n` values of a row, and up in the next.
+    fn limit(&mut self, limit: Option<f32>, gate_up: BufferRef, n: u32, stride: u32) {
+        let Some(limit) = limit else {
+            return;
+        };
+        // SiLU grows where it is above 0, so its result is limited by its input.
+        let parts = [(0, f32::MIN, silu_input(limit)), (n, -limit, limit)];
+        for (first, a, b) in parts {
+            let act = p::Act {
+                n,
+                act: LIMITS,
+                a,
+                b,
+                c: 0.0,
+                d: 0.0,
+                y_stride: stride,
+            };
+            let place = [at(gate_up, first)];
+            self.out.push("limits", Op::Act, &[], &place, act.words());
         }
     }
 

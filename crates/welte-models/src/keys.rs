@@ -128,6 +128,17 @@ impl<'a> Keys<'a> {
 
     /// A list of one number from 1 to `max` per layer; `None` if the value is missing or no list.
     pub(crate) fn each(&self, key: &str, layers: u32, max: u32) -> Result<Option<Vec<u32>>, Error> {
+        self.each_from(key, layers, 1, max)
+    }
+
+    /// The same from `least` on.
+    pub(crate) fn each_from(
+        &self,
+        key: &str,
+        layers: u32,
+        least: u32,
+        max: u32,
+    ) -> Result<Option<Vec<u32>>, Error> {
         let Some(Value::Array(list)) = self.value(key) else {
             return Ok(None);
         };
@@ -140,12 +151,12 @@ impl<'a> Keys<'a> {
             Value::I64(v) => u32::try_from(*v).ok(),
             _ => None,
         };
-        let known = |value| number(value).filter(|v| (1..=max).contains(v));
+        let known = |value| number(value).filter(|v| (least..=max).contains(v));
         let all: Option<Vec<u32>> = list.iter().map(known).collect();
         all.map(Some).ok_or_else(|| {
             self.error(
                 key,
-                format!("has an entry that is not a number from 1 to {max}"),
+                format!("has an entry that is not a number from {least} to {max}"),
             )
         })
     }

@@ -45,8 +45,8 @@ pub use model::spec;
 pub use options::CompileOptions;
 pub use spec::{
     Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Latent, LayerKind, LayerRope,
-    LayerShape, Mamba, ModelSpec, Multipliers, NormKind, OutputGate, PositionScale, Positions,
-    QkNorm, Rope, Scaling, Scoring, SharedExpert,
+    LayerShape, Limits, Mamba, ModelSpec, Multipliers, NormKind, OutputGate, PositionScale,
+    Positions, QkNorm, Rope, Scaling, Scoring, SharedExpert,
 };
 pub use speech::{Rotation, SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
 pub use steer::steer;

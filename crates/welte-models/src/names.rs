@@ -35,8 +35,10 @@ pub(crate) struct Names {
     pub(crate) router: &'static str,
     /// The full names of tensors with gate and up (or up alone) of all experts, one expert after the other, and with down.
     pub(crate) fused_experts: [&'static str; 2],
-    /// Each expert's matrices in them may be transposed.
-    pub(crate) transposed_experts: bool,
+    /// Which of each expert's matrices in them are transposed.
+    pub(crate) transposed_experts: TransposedExperts,
+    /// The full name of a bias of the sum of all chosen experts.
+    pub(crate) expert_sum_bias: &'static str,
     /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
     pub(crate) shared_expert: [&'static str; 3],
     pub(crate) shared_gate: &'static str,
@@ -54,6 +56,17 @@ pub(crate) struct Names {
     pub(crate) head: &'static str,
     /// Divisors of the inverse frequencies of rope.
     pub(crate) rope_factors: &'static str,
+}
+
+/// Which matrices of experts in one tensor are transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransposedExperts {
+    /// None is.
+    None,
+    /// Both are, unless their shapes say otherwise: directories that transformers 5 wrote do not have them transposed.
+    Published,
+    /// Down is.
+    Down,
 }
 
 pub(crate) const GGUF: Names = Names {
@@ -80,7 +93,8 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_gate_up_exps.weight",
         "blk.{}.ffn_down_exps.weight",
     ],
-    transposed_experts: false,
+    transposed_experts: TransposedExperts::None,
+    expert_sum_bias: "",
     shared_expert: [
         "blk.{}.ffn_gate_shexp",
         "blk.{}.ffn_up_shexp",
@@ -135,7 +149,8 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.experts.gate_up_proj",
         "model.layers.{}.mlp.experts.down_proj",
     ],
-    transposed_experts: false,
+    transposed_experts: TransposedExperts::None,
+    expert_sum_bias: "",
     shared_expert: [
         "model.layers.{}.mlp.shared_expert.gate_proj",
         "model.layers.{}.mlp.shared_expert.up_proj",
@@ -165,7 +180,7 @@ pub(crate) const HUGGING_FACE: Names = Names {
 };
 
 pub(crate) const HUGGING_FACE_QWEN3_VL_MOE: Names = Names {
-    transposed_experts: true,
+    transposed_experts: TransposedExperts::Published,
     ..HUGGING_FACE
 };
 
@@ -411,7 +426,9 @@ pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
     let number = number.and_then(|rest| rest.split_once('.'));
     let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
     let drafts = layers..layers.saturating_add(drafts);
-    number.map_or(name.starts_with("mtp."), |n| drafts.contains(&n))
+    let apart = ["mtp.", "model.mtp."];
+    let apart = apart.iter().any(|prefix| name.starts_with(prefix));
+    number.map_or(apart, |n| drafts.contains(&n))
 }
 
 /// Tensors of the vision and audio parts of a multimodal checkpoint.
@@ -436,6 +453,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "merger.",
         "vision_encoder.",
         "vision_projection.",
+        "vit_large_projector.",
         "layerwise_projectors.",
         "spatial_projectors.",
         "sam_model.",

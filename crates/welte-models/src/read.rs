@@ -12,6 +12,8 @@ use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
 const MOST_EXPERTS: u32 = 1024;
+/// What configurations call the width of the feed-forward part: most of them, and nomic-bert's.
+const FEED_FORWARD: [&str; 2] = ["intermediate_size", "n_inner"];
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
 
@@ -38,95 +40,54 @@ pub(crate) fn read_keys(
 ) -> Result<ModelSpec, Error> {
     let checkpoint = keys.checkpoint;
     let names = arch.names(checkpoint.dialect());
-    let size = |gguf: &str, hf: &str, default, max| keys.size(&keys.name(gguf, hf), default, max);
 
     // Configurations of LLaVA leave out what LLaMA and Mistral have by default, those of Qwen2-Audio what Qwen2 has.
     let llava = matches!(said, "llava" | "llava_next" | "qwen2_audio");
     let mistral = keys.text("model_type")? == Some("mistral");
     let default = |llama: u32, other: u32| llava.then_some(if mistral { other } else { llama });
     let listed = listed_layers(keys).or(default(32, 32));
-    let layers = keys.first_name("block_count", &["num_hidden_layers", "num_layers"]);
+    let layers = keys.first_name(
+        "block_count",
+        &["num_hidden_layers", "num_layers", "n_layer"],
+    );
     let layers = keys.size(&layers, listed, MOST_LAYERS)?;
-    let dim = size(
-        "embedding_length",
-        "hidden_size",
-        default(4096, 4096),
-        MOST_DIM,
-    )?;
-    // Where a list is allowed, `finish` reads it.
-    let widest = |gguf: &str, hf: &str, default, max| {
-        let key = keys.name(gguf, hf);
-        let list = if arch.lists {
-            keys.each(&key, layers, max)?
-        } else {
-            None
-        };
-        match list {
-            Some(list) => Ok(list.into_iter().max().unwrap_or(0)),
-            None => keys.size(&key, default, max),
-        }
-    };
-    let heads = widest(
-        "attention.head_count",
-        "num_attention_heads",
-        default(32, 32),
-        MOST_HEADS,
-    )?;
-    let kv_heads = widest(
-        "attention.head_count_kv",
-        "num_key_value_heads",
-        default(heads, 8.min(heads)).or(Some(heads)),
-        heads,
-    )?;
-    if !heads.is_multiple_of(kv_heads) {
-        let key = keys.name("attention.head_count_kv", "num_key_value_heads");
-        return Err(keys.error(
-            &key,
-            format!("is {kv_heads}, which does not divide {heads} heads"),
-        ));
-    }
-    // With latents, `finish` reads the sizes of heads.
+    let dim = keys.first_name("embedding_length", &["hidden_size", "n_embd"]);
+    let dim = keys.size(&dim, default(4096, 4096), MOST_DIM)?;
+    // Mamba-2 has no attention, and its files say 0 where others have sizes.
+    let attends = arch.name != "mamba2";
     let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
     let latent = keys.value(&latent).is_some();
-    let head_dim = if latent {
-        size(
-            "rope.dimension_count",
-            "qk_rope_head_dim",
-            None,
-            MOST_HEAD_DIM,
-        )?
+    let shape = if attends {
+        heads(keys, arch, [layers, dim], latent, &default)?
     } else {
-        size(
-            "attention.key_length",
-            "head_dim",
-            Some(dim / heads),
-            MOST_HEAD_DIM,
-        )?
+        Heads {
+            count: 1,
+            kv: 1,
+            dim: 2,
+            value: None,
+        }
     };
-    let value_key = keys.name("attention.value_length", "head_dim");
-    if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
-        return Err(keys.error(
-            &value_key,
-            format!("differs from the key size {head_dim}, which is not supported"),
-        ));
-    }
+    let head_dim = shape.dim;
     // Models with experts in every layer may lack the key.
     let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
-    let ffn = widest(
-        "feed_forward_length",
-        "intermediate_size",
-        keys.u32(&expert)?.or(default(11008, 14336)),
-        MOST_FFN,
-    )?;
-    let context = size(
+    let ffn = keys.first_name("feed_forward_length", &FEED_FORWARD);
+    let ffn = if attends {
+        // Those of Llama-Nemotron have none in common.
+        let none = (arch.name == "deci" && !keys.is_gguf()).then_some(1);
+        let usual = keys.u32(&expert)?.or(default(11008, 14336)).or(none);
+        widest(keys, arch, layers, (&ffn, usual, MOST_FFN))?
+    } else {
+        1
+    };
+    let context = keys.first_name(
         "context_length",
-        "max_position_embeddings",
-        default(2048, 131072),
-        MOST_CONTEXT,
-    )?;
+        &["max_position_embeddings", "n_positions"],
+    );
+    let usual = default(2048, 131072).or((!attends).then_some(1 << 20));
+    let context = keys.size(&context, usual, MOST_CONTEXT)?;
     let eps = epsilon(keys)?;
     let vocab = vocabulary(keys, &weight(names.embed, 0))?;
-    let rot = if latent {
+    let rot = if latent || !attends {
         head_dim
     } else {
         rotated(keys, head_dim)?
@@ -152,13 +113,15 @@ pub(crate) fn read_keys(
         mamba: None,
         multipliers: None,
         dim,
-        heads,
-        kv_heads,
+        heads: shape.count,
+        kv_heads: shape.kv,
         head_dim,
         ffn,
         layer_shapes: Vec::new(),
         kv_sources: Vec::new(),
         values_are_keys: Vec::new(),
+        value_dim: shape.value,
+        value_scale: 1.0,
         value_norm: false,
         per_layer_width: 0,
         layer_scalars: false,
@@ -171,12 +134,13 @@ pub(crate) fn read_keys(
         eps: eps as f32,
         norm: NormKind::Rms,
         act: activation(keys)?,
+        limits: Vec::new(),
         gated: true,
         xielu: Vec::new(),
         parallel: false,
         own_norms: false,
         residual_scale: 1.0,
-        rope: rope::read(keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
+        rope: rope::read(keys, rot, arch, context)?,
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
@@ -199,13 +163,14 @@ pub(crate) fn read_keys(
             head: false,
             router: false,
             experts: false,
+            experts_sum: false,
         },
         tied,
         embedding_scale: 1.0,
         windows: (arch.windows)(keys, layers)?,
         chunks: false,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
-        sinks: false,
+        sinks: Vec::new(),
         attention_gate: None,
         attention_softcap: 0.0,
         logit_scale: 1.0,
@@ -217,6 +182,83 @@ pub(crate) fn read_keys(
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
     (arch.finish)(&mut spec, keys)?;
     Ok(spec)
+}
+
+/// A key that may be a list where the architecture has lists, which `finish` reads: the largest number.
+fn widest(
+    keys: &Keys<'_>,
+    arch: &Architecture,
+    layers: u32,
+    (key, default, max): (&str, Option<u32>, u32),
+) -> Result<u32, Error> {
+    let list = if arch.lists {
+        // Only Llama-Nemotron's layers may lack the part.
+        let least = u32::from(arch.name != "deci");
+        keys.each_from(key, layers, least, max)?
+    } else {
+        None
+    };
+    match list {
+        Some(list) => match list.into_iter().max().unwrap_or(0) {
+            0 => Err(keys.error(key, "is 0 in all layers")),
+            most => Ok(most),
+        },
+        None => keys.size(key, default, max),
+    }
+}
+
+/// The heads of attention.
+struct Heads {
+    count: u32,
+    kv: u32,
+    dim: u32,
+    value: Option<u32>,
+}
+
+/// Reads the heads of attention. With latents, `finish` reads their sizes.
+fn heads(
+    keys: &Keys<'_>,
+    arch: &Architecture,
+    [layers, dim]: [u32; 2],
+    latent: bool,
+    default: &dyn Fn(u32, u32) -> Option<u32>,
+) -> Result<Heads, Error> {
+    let size =
+        |gguf: &str, hf: &str, default| keys.size(&keys.name(gguf, hf), default, MOST_HEAD_DIM);
+    let key = keys.first_name("attention.head_count", &["num_attention_heads", "n_head"]);
+    let heads = widest(keys, arch, layers, (&key, default(32, 32), MOST_HEADS))?;
+    let key = keys.first_name(
+        "attention.head_count_kv",
+        &["num_key_value_heads", "num_attention_groups"],
+    );
+    let usual = default(heads, 8.min(heads)).or(Some(heads));
+    let kv_heads = widest(keys, arch, layers, (&key, usual, heads))?;
+    if !heads.is_multiple_of(kv_heads) {
+        let problem = format!("is {kv_heads}, which does not divide {heads} heads");
+        return Err(keys.error(&key, problem));
+    }
+    let head_dim = if latent {
+        size("rope.dimension_count", "qk_rope_head_dim", None)?
+    } else {
+        size("attention.key_length", "head_dim", Some(dim / heads))?
+    };
+    let narrow = arch.name == "mimo2";
+    let key = if narrow { "v_head_dim" } else { "head_dim" };
+    let key = keys.name("attention.value_length", key);
+    let value = if latent { None } else { keys.u32(&key)? };
+    let value = value.filter(|value| *value != head_dim);
+    match value {
+        Some(value) if !narrow || !(1..head_dim).contains(&value) => {
+            let problem = format!("differs from the key size {head_dim}, which is not supported");
+            Err(keys.error(&key, problem))
+        }
+        value => Ok(Heads {
+            count: heads,
+            kv: kv_heads,
+            dim: head_dim,
+            value,
+        }),
+    }
 }
 
 /// The number of layers, if a configuration only lists them.
@@ -250,7 +292,13 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let hf = ["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk"];
+    let hf = [
+        "num_experts_per_tok",
+        "moe_k",
+        "top_k_experts",
+        "moe_topk",
+        "moe_top_k",
+    ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;
@@ -258,7 +306,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
     let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
     let key = match keys.value(&own) {
         Some(_) => own,
-        None => keys.name("feed_forward_length", "intermediate_size"),
+        None => keys.first_name("feed_forward_length", &FEED_FORWARD),
     };
     Ok(Some(Experts {
         count,
@@ -274,6 +322,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         choice_bias: false,
         groups: None,
         shared: None,
+        shared_scale: 1.0,
     }))
 }
 
@@ -292,6 +341,7 @@ fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
             "layer_norm_eps",
             "norm_epsilon",
             "layer_norm_epsilon",
+            "layernorm_epsilon",
             "norm_eps",
         ]
         .map(String::from)

@@ -1,5 +1,6 @@
 //! Rope scaling and inverse frequencies.
 
+use crate::arch::Architecture;
 use crate::keys::Keys;
 use crate::spec::{Rope, Scaling};
 use crate::{Error, names};
@@ -11,7 +12,7 @@ use welte_table::{Format, Sections};
 pub(crate) fn read(
     keys: &Keys<'_>,
     rot: u32,
-    interleaved: bool,
+    arch: &Architecture,
     context: u32,
 ) -> Result<Rope, Error> {
     let first = |names: &[&str]| -> String {
@@ -31,7 +32,10 @@ pub(crate) fn read(
             "rotary_emb_base",
         ])
     };
-    let mut theta = keys.positive(&theta_key, Some(10000.0))?;
+    let mut theta = match keys.value(&theta_key) {
+        Some(Value::Array(_)) if arch.lists => 10000.0,
+        _ => keys.positive(&theta_key, Some(10000.0))?,
+    };
     let alpha = first(&["rope_scaling.alpha", "rope_parameters.alpha"]);
     if !keys.is_gguf() && keys.value(&alpha).is_some() && rot > 2 {
         // Hunyuan's fixed stretch of the base. GGUF converters have already applied it.
@@ -44,7 +48,7 @@ pub(crate) fn read(
         hugging_face_scaling(keys, &first, context)?
     };
     Ok(Rope {
-        interleaved,
+        interleaved: keys.is_gguf() && arch.gguf_interleaved,
         theta: theta as f32,
         rot,
         scaling,
@@ -429,15 +433,22 @@ fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32
     let info = checkpoint
         .tensor(name)
         .ok_or_else(|| fault("is missing".into()))?;
-    if info.format != Format::F32 || info.n != 1 || info.k != half as usize {
+    // Files may have one for each pair of a head, although fewer are rotated.
+    if info.format != Format::F32 || info.n != 1 || info.k < half as usize {
         let found = format!("is {} of {} x {}", info.format.name(), info.n, info.k);
         return Err(fault(format!("{found}, expected F32 of 1 x {half}")));
     }
     let bytes = checkpoint.rows(info, 0, 1)?;
-    let values: Vec<f32> = bytes
+    let mut values: Vec<f32> = bytes
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect();
+    let rest = values.split_off(half as usize);
+    if rest.iter().any(|factor| *factor != 1.0) {
+        return Err(fault(format!(
+            "has factors beyond the {half} rotated pairs"
+        )));
+    }
     if !are_factors(&values, half) {
         return Err(fault(format!("must be {half} finite numbers above 0")));
     }

@@ -227,10 +227,21 @@ pub struct Experts {
     pub groups: Option<Groups>,
     /// An expert that every token uses, if any.
     pub shared: Option<SharedExpert>,
+    /// Factor of its output.
+    pub shared_scale: f32,
     /// A dense feed-forward part runs beside the experts. Each of the two has norms of its own.
     pub beside: bool,
     /// The width in which the chosen experts compute, if it is not the model's. A matrix leads to it and one back.
     pub latent: Option<u32>,
+}
+
+/// Limits of a layer's gated activations: `min(act(gate), limit) * up`, with `up` within the limit of 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Of the chosen experts, if they have one.
+    pub experts: Option<f32>,
+    /// Of the dense feed-forward part or the shared expert, if it has one.
+    pub plain: Option<f32>,
 }
 
 /// The sizes that may differ from layer to layer.
@@ -242,7 +253,7 @@ pub struct LayerShape {
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Width of the dense feed-forward part.
+    /// Width of the dense feed-forward part; 0 if the layer has none.
     pub ffn: u32,
 }
 
@@ -465,6 +476,8 @@ pub struct Biases {
     pub router: bool,
     /// Gate, up and down of the experts.
     pub experts: bool,
+    /// Of the sum of the chosen experts.
+    pub experts_sum: bool,
 }
 
 /// The spec of a model.
@@ -505,6 +518,10 @@ pub struct ModelSpec {
     pub kv_sources: Vec<u32>,
     /// The layers whose values are their keys before norm and rope. Empty: none.
     pub values_are_keys: Vec<bool>,
+    /// Elements of a head's value, if they are fewer than those of its key. Caches keep it as wide as the key.
+    pub value_dim: Option<u32>,
+    /// Factor of the values. Other than 1 only if they are narrower.
+    pub value_scale: f32,
     /// Each head of the values is normed, without a weight.
     pub value_norm: bool,
     /// Width of the embedding that each token has for each layer; 0 is none.
@@ -529,6 +546,8 @@ pub struct ModelSpec {
     pub norm: NormKind,
     /// Activation.
     pub act: Act,
+    /// The limits of each layer's activations, which are SiLU. Empty: none.
+    pub limits: Vec<Limits>,
     /// The feed-forward part multiplies the activation of a gate. Otherwise it is `down(act(up(x)))`.
     pub gated: bool,
     /// Constants of each layer's xIELU: those of the op `act`.
@@ -574,8 +593,8 @@ pub struct ModelSpec {
     pub chunks: bool,
     /// Factor of the attention scores.
     pub attention_scale: f32,
-    /// Each head has an attention sink.
-    pub sinks: bool,
+    /// The layers whose heads have an attention sink each. Empty: none.
+    pub sinks: Vec<bool>,
     /// The output of attention is scaled by gates.
     pub attention_gate: Option<OutputGate>,
     /// Soft cap of the attention scores; 0 is none.

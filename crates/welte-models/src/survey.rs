@@ -208,7 +208,12 @@ fn templates(one: &Architecture, dialect: Dialect) -> BTreeSet<String> {
     let names = all.split('"').skip(1).step_by(2);
     names
         .flat_map(|name| match name {
-            full if full.ends_with(".weight") || full.ends_with(".sinks") => vec![full.to_string()],
+            full if [".weight", ".sinks", "_sink_bias", ".bias"]
+                .iter()
+                .any(|end| full.ends_with(end)) =>
+            {
+                vec![full.to_string()]
+            }
             stem => vec![format!("{stem}.weight"), format!("{stem}.bias")],
         })
         .collect()

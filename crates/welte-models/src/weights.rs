@@ -10,6 +10,7 @@ mod gemma4;
 pub(crate) mod latent;
 mod layer;
 mod mamba;
+mod values;
 
 pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 
@@ -23,6 +24,7 @@ pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
 pub(crate) use mamba::MambaWeights;
+pub(crate) use values::{SWAPPED, ValueWeights};
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::{Usage, WeightSpec};
 

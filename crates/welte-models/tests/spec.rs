@@ -288,6 +288,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
     let plain = qwen(&[]).unwrap();
     let expected = Experts {
         shared: None,
+        shared_scale: 1.0,
         count: 8,
         used: 2,
         ffn: 96,
@@ -335,6 +336,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
     .unwrap();
     let expected = Experts {
         shared: None,
+        shared_scale: 1.0,
         used: 3,
         // Files that do not name the experts' own width use that of the feed-forward part, and all renormalise.
         ffn: 512,

@@ -323,7 +323,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Experts before their activation: without it, with the low-rank part, then the activation of each.
+    /// Experts before their activation: without it, with the low-rank part, then the activation of each. Where their activations are
+    /// commands of their own, these follow anyway.
     fn gated(
         &mut self,
         program: &mut Program,
@@ -337,6 +338,27 @@ impl Maker<'_> {
             return Ok(());
         };
         let [x, choice, y, ..] = c.buffers;
+        let shape = |y_stride: u32| ExpertsShape {
+            used: q.used,
+            own: 0,
+            x_stride: q.x_stride,
+            choice_stride: q.choice_stride,
+            y_stride,
+        };
+        if matches!(q.act, 5 | 6) {
+            out.push(*c);
+            let buffers = [x, choice, y];
+            self.experts(
+                program,
+                &spec,
+                shape(q.y_stride),
+                buffers,
+                scratch,
+                rows,
+                out,
+            );
+            return Ok(());
+        }
         let width = q.n * q.matrices();
         let stride = q.used * width;
         let (name, class) = scratch;
@@ -357,14 +379,8 @@ impl Maker<'_> {
             params: plain.words(),
             ..Command::new(c.op, c.format, &c.weights[..2], &[x, choice, wide], [0; 16])
         });
-        let shape = ExpertsShape {
-            used: q.used,
-            own: 0,
-            x_stride: q.x_stride,
-            choice_stride: q.choice_stride,
-            y_stride: stride,
-        };
-        self.experts(program, &spec, shape, [x, choice, wide], scratch, rows, out);
+        let buffers = [x, choice, wide];
+        self.experts(program, &spec, shape(stride), buffers, scratch, rows, out);
         for used in 0..q.used {
             let from = at(wide, used * width);
             let to = at(y, used * q.n);

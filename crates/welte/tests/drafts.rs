@@ -198,6 +198,7 @@ fn recurrent_models_take_wrong_guesses_back() {
         "lfm2/hf",
         "nemotronh/hf",
         "granitehybrid/hf",
+        "mamba2/hf",
     ] {
         let file = welte_goldens::Golden::new(name);
         let path = file.path().to_str().unwrap();

@@ -168,7 +168,41 @@ pub(super) fn read_json(path: &Path) -> Result<Json, Error> {
     }
     // The parser limits the nesting.
     serde_json::from_str(&text)
+        .or_else(|error| match without_infinities(&text) {
+            Some(text) => serde_json::from_str(&text),
+            None => Err(error),
+        })
         .map_err(|e| Error::unsupported(path, format!("is not valid JSON: {e}")))
+}
+
+/// A text with null in place of the numbers that Python writes and JSON does not have, if there are any.
+fn without_infinities(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    let (mut in_text, mut found) = (false, false);
+    while let Some(first) = rest.chars().next() {
+        let number = ["-Infinity", "Infinity", "NaN"]
+            .into_iter()
+            .find(|number| !in_text && rest.starts_with(number));
+        let length = match (number, first) {
+            (Some(number), _) => {
+                found = true;
+                out.push_str("null");
+                rest = &rest[number.len()..];
+                continue;
+            }
+            // The character after it, whatever it is.
+            (_, '\\') => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            (_, '"') => {
+                in_text = !in_text;
+                1
+            }
+            (_, other) => other.len_utf8(),
+        };
+        out.push_str(&rest[..length]);
+        rest = &rest[length..];
+    }
+    found.then_some(out)
 }
 
 /// The index: the file of each tensor.

@@ -8,7 +8,8 @@ use std::path::Path;
 const LONGEST_KEY: usize = 1024;
 const MOST_KEYS: usize = 200_000;
 
-/// Objects become keys with dots. Lists of plain values stay lists, other lists become numbered keys. Null is left out.
+/// Objects become keys with dots. Lists of plain values stay lists, other lists become numbered keys. Null is left out, so a list with one
+/// is numbered.
 pub(super) fn flatten(
     path: &Path,
     key: String,
@@ -36,7 +37,11 @@ pub(super) fn flatten(
                 .iter()
                 .try_for_each(|(name, member)| flatten(path, under(name), member, out));
         }
-        Json::Array(members) if members.iter().any(|m| m.is_object() || m.is_array()) => {
+        Json::Array(members)
+            if members
+                .iter()
+                .any(|m| m.is_object() || m.is_array() || m.is_null()) =>
+        {
             let mut numbered = members.iter().enumerate();
             return numbered
                 .try_for_each(|(i, member)| flatten(path, under(&i.to_string()), member, out));

@@ -24,7 +24,7 @@ pub(crate) struct Architecture {
     pub(crate) qk_norm: QkNorm,
     /// Feed-forward parts may be mixtures of experts.
     pub(crate) experts: bool,
-    /// Numbers of key and value heads and widths of feed-forward parts may be lists, which `finish` reads.
+    /// Numbers of heads, widths of feed-forward parts and the base of rope may be lists, which `finish` reads.
     pub(crate) lists: bool,
     /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
@@ -161,6 +161,52 @@ impl StateSizes {
     }
 }
 
+/// The entries of a configuration's list for all layers. It may go on with those that guess ahead.
+pub(super) fn of_layers<'a>(
+    keys: &Keys<'_>,
+    key: &str,
+    list: &'a [Value],
+    layers: u32,
+) -> Result<&'a [Value], Error> {
+    let drafts = keys.u32(&keys.name("nextn_predict_layers", "num_nextn_predict_layers"))?;
+    let all = layers.saturating_add(drafts.unwrap_or(0));
+    if list.len() != layers as usize && list.len() != all as usize {
+        let problem = format!("has {} entries for {layers} layers", list.len());
+        return Err(keys.error(key, problem));
+    }
+    Ok(&list[..layers as usize])
+}
+
+/// A number of each layer; one number stands for all. A list may have an entry for each layer that guesses ahead. `None` if the key is
+/// missing. Entries that are null are 0.
+pub(super) fn numbers(
+    spec: &ModelSpec,
+    keys: &Keys<'_>,
+    key: &str,
+) -> Result<Option<Vec<f64>>, Error> {
+    let layers = spec.layers as usize;
+    match keys.value(key) {
+        None => {
+            let entry = |i| keys.f64(&format!("{key}.{i}"));
+            let list = (0..layers).map(entry).collect::<Result<Vec<_>, _>>()?;
+            let known = list.iter().any(Option::is_some);
+            let list = list.into_iter().map(Option::unwrap_or_default).collect();
+            Ok(Some(list).filter(|_| known))
+        }
+        Some(Value::Array(list)) => {
+            let number = |value: &Value| match value {
+                Value::F64(v) if v.is_finite() => Ok(*v),
+                Value::U64(v) => Ok(*v as f64),
+                Value::I64(v) => Ok(*v as f64),
+                _ => Err(keys.error(key, "has an entry that is not a finite number")),
+            };
+            let list = of_layers(keys, key, list, spec.layers)?;
+            list.iter().map(number).collect::<Result<_, _>>().map(Some)
+        }
+        Some(_) => Ok(keys.f64(key)?.map(|one| vec![one; layers])),
+    }
+}
+
 /// The window of each layer, if the configuration lists the attention type of each layer.
 pub(crate) fn layer_types(
     keys: &Keys<'_>,
@@ -171,10 +217,7 @@ pub(crate) fn layer_types(
     let Some(Value::Array(types)) = keys.value(key) else {
         return Ok(None);
     };
-    if types.len() != layers as usize {
-        let problem = format!("has {} entries for {layers} layers", types.len());
-        return Err(keys.error(key, problem));
-    }
+    let types = of_layers(keys, key, types, layers)?;
     let each = types.iter().map(|t| match t {
         Value::String(s) if s == "full_attention" => Ok(0),
         Value::String(s) if s == "sliding_attention" => Ok(window),
@@ -197,8 +240,8 @@ pub(crate) fn window_pattern(keys: &Keys<'_>, layers: u32, window: u32) -> Resul
         return Err(keys.error(&pattern, problem));
     }
     let each = |value: &Value| match value {
-        Value::Bool(true) => Ok(window),
-        Value::Bool(false) => Ok(0),
+        Value::Bool(true) | Value::U64(1) | Value::I64(1) => Ok(window),
+        Value::Bool(false) | Value::U64(0) | Value::I64(0) => Ok(0),
         _ => Err(keys.error(&pattern, "has an entry that is not a boolean")),
     };
     list.iter().map(each).collect()

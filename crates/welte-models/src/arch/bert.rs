@@ -1,10 +1,10 @@
-//! Encoders of the BERT family: BERT, RoBERTa and XLM-R with learned positions; nomic-bert and Jina v3 with rope. Sums are
-//! layer-normed. BGE, E5, MiniLM and their rerankers are of this family.
+//! Encoders of the BERT family: BERT, RoBERTa and XLM-R with learned positions; nomic-bert, with and without experts, and Jina v3 with
+//! rope. Sums are layer-normed. BGE, E5, MiniLM and their rerankers are of this family.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, has};
 use crate::encoder::{self, must_be};
 use crate::keys::Keys;
-use crate::names::{self, Names};
+use crate::names::{self, Names, TransposedExperts};
 use crate::spec::{Act, LayerRope, NormKind};
 use crate::spec::{Encoder, Positions};
 use crate::{Error, ModelSpec, QkNorm};
@@ -44,6 +44,51 @@ pub(super) const NOMIC_BERT: Architecture = Architecture {
         common(spec, keys)?;
         spec.act = Act::Silu;
         spec.gated = true;
+        Ok(())
+    },
+    ..BERT
+};
+
+/// Every second layer has experts without a gate, whose shares are not scaled to sum to 1.
+pub(super) const NOMIC_BERT_MOE: Architecture = Architecture {
+    name: "nomic-bert-moe",
+    gguf: &["nomic-bert-moe"],
+    hugging_face: &["nomic_bert_moe"],
+    hugging_face_names: Names {
+        up: "encoder.layers.{}.mlp.fc1",
+        router: "encoder.layers.{}.mlp.router.layer",
+        fused_experts: [
+            "encoder.layers.{}.mlp.experts.mlp.w1",
+            "encoder.layers.{}.mlp.experts.mlp.w2",
+        ],
+        transposed_experts: TransposedExperts::Down,
+        expert_sum_bias: "encoder.layers.{}.mlp.experts.bias",
+        ..HUGGING_FACE_ROPE
+    },
+    experts: true,
+    finish: |spec, keys| {
+        common(spec, keys)?;
+        must_be(keys, "activation_function", "gelu")?;
+        spec.act = Act::Gelu;
+        let normalised = "moe_normalize_expert_weights";
+        if keys.bool(normalised)? == Some(true) {
+            return Err(keys.error(normalised, "is true, which is not supported"));
+        }
+        let every = keys.name("moe_every_n_layers", "moe_every_n_layers");
+        let every = keys.size(&every, None, spec.layers)?;
+        let Some(experts) = &mut spec.experts else {
+            let key = keys.name("expert_count", "num_experts");
+            return Err(keys.error(&key, "is missing"));
+        };
+        experts.renormalise = false;
+        spec.expert_layers = (0..spec.layers).map(|i| i % every == 1 % every).collect();
+        let first = spec.expert_layers.iter().position(|mixed| *mixed);
+        spec.biases.experts_sum = first.is_some_and(|first| {
+            let first = first.to_string();
+            has(spec, keys, |names| {
+                names.expert_sum_bias.replace("{}", &first)
+            })
+        });
         Ok(())
     },
     ..BERT

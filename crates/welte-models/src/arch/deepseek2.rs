@@ -2,10 +2,10 @@
 //! shared one. The first layers have no experts, those of Youtu none at all. In DeepSeek V3.2 and GLM-5 an indexer chooses the positions
 //! that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
 
-use super::architecture::{Architecture, has_choice_bias, leave_out_drafts};
+use super::architecture::{Architecture, has, has_choice_bias, leave_out_drafts, of_layers};
 use super::{llama, ministral3};
 use crate::keys::Keys;
-use crate::names::{self, Names};
+use crate::names::{self, Names, weight};
 use crate::rope::yarn_magnitude;
 use crate::spec::{Groups, MOST_FFN, MOST_LAYERS, Scaling, Scoring, SharedExpert};
 use crate::{Error, Latent, ModelSpec};
@@ -156,17 +156,58 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
 }
 
 /// Architectures whose GGUF files may leave out that scores are sigmoids.
-const SIGMOID_BY_DEFAULT: [&str; 9] = [
+const SIGMOID_BY_DEFAULT: [&str; 13] = [
     "glm4moe",
     "nemotron_h_moe",
     "afmoe",
     "bailingmoe2",
+    "cohere2moe",
     "dots1",
     "exaone-moe",
     "glm-dsa",
+    "hy_v3",
     "laguna",
+    "mimo2",
     "minimax-m2",
+    "step35",
 ];
+
+/// Reads which layers have experts where configurations list it.
+pub(super) fn listed_experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let key = "mlp_layer_types";
+    if let Some(Value::Array(kinds)) = keys.value(key) {
+        let kinds = of_layers(keys, key, kinds, spec.layers)?;
+        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
+        spec.expert_layers = kinds.iter().map(sparse).collect();
+    }
+    Ok(())
+}
+
+/// Reads how experts are chosen where no key says which layers have them: those with a router.
+pub(super) fn experts_where_routed(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    experts(spec, keys)?;
+    let mixed = |layer| has(spec, keys, |names| weight(names.router, layer));
+    spec.expert_layers = (0..spec.layers).map(mixed).collect();
+    let biased = has_choice_bias(spec, keys);
+    if let Some(e) = &mut spec.experts {
+        e.choice_bias = biased;
+    }
+    Ok(())
+}
+
+/// The shared expert of files that say its width and not the number of experts that it stands for.
+pub(super) fn shared_width(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let key = keys.name("expert_shared_feed_forward_length", "");
+    if let Some(e) = &mut spec.experts
+        && keys.is_gguf()
+    {
+        e.shared = Some(SharedExpert {
+            ffn: keys.size(&key, Some(e.ffn), MOST_FFN)?,
+            gated: false,
+        });
+    }
+    Ok(())
+}
 
 /// Reads how experts are chosen, the shared expert, and which layers have experts.
 pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
@@ -204,10 +245,15 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
             "routed_scaling_factor",
             "route_scale",
             "moe_routed_scaling_factor",
+            "moe_router_scaling_factor",
+            "router_scaling_factor",
         ],
     );
     e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
-    let norm = keys.first_name("expert_weights_norm", &["norm_topk_prob", "route_norm"]);
+    let norm = keys.first_name(
+        "expert_weights_norm",
+        &["norm_topk_prob", "route_norm", "norm_expert_weight"],
+    );
     e.renormalise = keys.bool(&norm)?.unwrap_or(sigmoid || said == "mistral4");
     let plain_layers = number(
         "leading_dense_block_count",
@@ -219,14 +265,6 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     )?;
     let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
     spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
-    if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
-        if kinds.len() != spec.layers as usize {
-            let problem = format!("has {} entries for {} layers", kinds.len(), spec.layers);
-            return Err(keys.error("mlp_layer_types", problem));
-        }
-        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
-        spec.expert_layers = kinds.iter().map(sparse).collect();
-    }
     let count = number("expert_group_count", &["n_group"])?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,
@@ -259,6 +297,7 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     }
     let drafts = number("nextn_predict_layers", &["num_nextn_predict_layers"])?.unwrap_or(0);
     spec.draft_layers = drafts.min(MOST_LAYERS);
+    listed_experts(spec, keys)?;
     let biased = has_choice_bias(spec, keys);
     if let Some(e) = &mut spec.experts {
         e.choice_bias = biased;

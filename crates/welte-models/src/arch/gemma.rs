@@ -92,7 +92,7 @@ pub(super) fn local_rope(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Er
 }
 
 /// Every row sees the whole text, or half the window to each side.
-fn bidirectional(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+pub(super) fn bidirectional(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     spec.windows.iter_mut().for_each(|window| *window /= 2);
     spec.encoder = Some(Encoder {
         final_norm: true,

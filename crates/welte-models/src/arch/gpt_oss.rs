@@ -30,7 +30,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
                 return Err(keys.error(key, format!("is {said}; only {used} is supported")));
             }
         }
-        spec.sinks = true;
+        spec.sinks = vec![true; spec.layers as usize];
         let attention = keys.bool("attention_bias")?.unwrap_or(true);
         spec.biases = Biases {
             q: attention,

@@ -23,7 +23,7 @@ pub(super) const LLAMA4: Architecture = Architecture {
             "model.layers.{}.feed_forward.experts.gate_up_proj",
             "model.layers.{}.feed_forward.experts.down_proj",
         ],
-        transposed_experts: true,
+        transposed_experts: names::TransposedExperts::Published,
         shared_expert: [
             "model.layers.{}.feed_forward.shared_expert.gate_proj",
             "model.layers.{}.feed_forward.shared_expert.up_proj",

@@ -6,10 +6,12 @@ mod architecture;
 mod bailing;
 mod bert;
 mod cohere2;
+mod deci;
 mod deepseek;
 mod deepseek2;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod eurobert;
 mod exaone4;
 mod falcon_h1;
 mod gemma;
@@ -22,11 +24,15 @@ mod gptneox;
 mod granite;
 mod granite_hybrid;
 mod hunyuan;
+mod hy_v3;
 mod internlm2;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba2;
+mod mellum;
+mod mimo2;
 mod minicpm;
 mod minimax_m2;
 mod ministral3;
@@ -48,6 +54,7 @@ mod smollm3;
 mod squared_relu;
 mod stablelm;
 mod starcoder2;
+mod step35;
 
 pub(crate) use architecture::{Architecture, layer_types, window_pattern};
 pub(crate) use gemma4::GEMMA4_ASSISTANT;
@@ -56,7 +63,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 70] = [
+const ALL: [&Architecture; 80] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -85,7 +92,10 @@ const ALL: [&Architecture; 70] = [
     &bert::BERT,
     &bert::ROBERTA,
     &bert::NOMIC_BERT,
+    &bert::NOMIC_BERT_MOE,
     &bert::JINA_V3,
+    &eurobert::EUROBERT,
+    &eurobert::LLAMA_EMBED,
     &modernbert::MODERNBERT,
     &gemma::EMBEDDING_GEMMA,
     &ministral3::MINISTRAL3,
@@ -123,10 +133,17 @@ const ALL: [&Architecture; 70] = [
     &falcon_h1::FALCON_H1,
     &afmoe::AFMOE,
     &laguna::LAGUNA,
+    &step35::STEP35,
+    &mimo2::MIMO2,
+    &mamba2::MAMBA2,
+    &hy_v3::HY_V3,
+    &deci::DECI,
+    &mellum::MELLUM,
     &stablelm::STABLELM,
     &phi2::PHI2,
     &internlm2::INTERNLM2,
     &cohere2::COHERE,
+    &cohere2::COHERE2_MOE,
 ];
 
 /// The names of supported architectures in checkpoints.
@@ -165,6 +182,7 @@ impl Architecture {
         };
         let said = match said {
             "bailing_moe" if keys.bool("use_qk_norm")? == Some(true) => "bailing_moe_v2",
+            "nomic_bert" if keys.u32("moe_every_n_layers")?.unwrap_or(0) > 0 => "nomic_bert_moe",
             other => other,
         };
         let known = |said: &str| {

@@ -32,7 +32,7 @@ pub(super) const QWEN2_MOE: Architecture = Architecture {
 };
 
 /// Configurations say which layers have experts.
-fn some_layers(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+pub(super) fn some_layers(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     if keys.is_gguf() {
         return Ok(());
     }

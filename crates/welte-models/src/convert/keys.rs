@@ -2,9 +2,12 @@
 
 use crate::keys::Keys;
 use crate::rope;
-use crate::spec::{Scaling, Scoring};
+use crate::spec::{Limits, Scaling, Scoring};
 use crate::{Latent, LayerKind, ModelSpec, NormKind};
 use welte_formats::checkpoint::{Metadata, Value};
+
+/// Architectures whose files list the layers with a window.
+const LISTS_WINDOWS: [&str; 4] = ["cohere2moe", "mellum", "mimo2", "step35"];
 
 /// What the reader asked for under the names of both dialects.
 pub(super) fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {
@@ -51,7 +54,7 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     };
     set(
         "attention.head_count",
-        each(spec.heads, &|shape| shape.heads),
+        where_attended(spec, each(spec.heads, &|shape| shape.heads)),
     );
     set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
     if let Some(l) = spec.latent {
@@ -59,10 +62,11 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     } else {
         set(
             "attention.head_count_kv",
-            each(spec.kv_heads, &|shape| shape.kv_heads),
+            where_attended(spec, each(spec.kv_heads, &|shape| shape.kv_heads)),
         );
         set("attention.key_length", number(spec.head_dim));
-        set("attention.value_length", number(spec.head_dim));
+        let value = spec.value_dim.unwrap_or(spec.head_dim);
+        set("attention.value_length", number(value));
     }
     let epsilon = match spec.norm {
         NormKind::Rms => "attention.layer_norm_rms_epsilon",
@@ -98,12 +102,33 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         set("attention.temperature_scale", float(scale.beta));
     }
     write_delta(spec, &mut set);
+    if LISTS_WINDOWS.contains(&architecture) {
+        let windows = spec.windows.iter();
+        let list = windows.map(|window| Value::Bool(*window > 0)).collect();
+        set("attention.sliding_window_pattern", Some(Value::Array(list)));
+    }
+    if !spec.limits.is_empty() {
+        type Of = fn(&Limits) -> Option<f32>;
+        let of: [(&str, Of); 2] = [
+            ("swiglu_clamp_exp", |limits| limits.experts),
+            ("swiglu_clamp_shexp", |limits| limits.plain),
+        ];
+        for (key, of) in of {
+            let limits = spec.limits.iter().map(of);
+            let list = limits.map(|limit| Value::F64(limit.unwrap_or(0.0).into()));
+            set(key, Some(Value::Array(list.collect())));
+        }
+    }
     let rope = &spec.rope;
     set("rope.dimension_count", number(rope.rot));
+    if spec.architecture == "step35" {
+        // Half of this is meant for layers without a window.
+        set("rope.dimension_count", number(2 * rope.rot));
+    }
     set("rope.freq_base", float(rope.theta));
     if let Some(local) = &spec.local_rope {
         set("rope.freq_base_swa", float(local.theta));
-        if local.rot != rope.rot {
+        if local.rot != rope.rot || spec.architecture == "step35" {
             set("rope.dimension_count_swa", number(local.rot));
         }
     }
@@ -156,6 +181,21 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         | Scaling::Llama3 { .. }
         | Scaling::Proportional { .. }
         | Scaling::Factors => (),
+    }
+}
+
+/// Llama-Nemotron has no heads in layers without attention.
+fn where_attended(spec: &ModelSpec, heads: Option<Value>) -> Option<Value> {
+    match heads {
+        Some(Value::Array(list)) if spec.architecture == "deci" => {
+            let all = list.into_iter().zip(&spec.layer_kinds);
+            let own = all.map(|(heads, kind)| match kind {
+                LayerKind::Attention => heads,
+                _ => Value::U64(0),
+            });
+            Some(Value::Array(own.collect()))
+        }
+        heads => heads,
     }
 }
 

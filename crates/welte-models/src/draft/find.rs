@@ -40,8 +40,10 @@ pub fn head_kind(checkpoint: &dyn Checkpoint) -> Option<HeadKind> {
     (has("fc.weight") && !has("model.norm.weight")).then_some(HeadKind::Eagle3)
 }
 
-/// Architectures whose draft layers differ from their others: they have no experts, or a norm under a name of its own.
-const OTHER_DRAFTS: [&str; 2] = ["exaone-moe", "bailingmoe2"];
+/// Architectures whose draft layers are those of no other layer.
+const OTHER_DRAFTS: [&str; 4] = ["step35", "mimo2", "mellum", "cohere2moe"];
+/// Their draft layer has no experts, and the rope and the window of the first layer.
+const DENSE_DRAFTS: [&str; 1] = ["exaone-moe"];
 
 impl DraftNames {
     /// Names with the layer's number.
@@ -62,6 +64,23 @@ impl DraftNames {
     pub(crate) fn gguf(layers: u32) -> DraftNames {
         let layer = format!("blk.{layers}.");
         DraftNames::numbered(layer, "nextn.", "shared_head_norm", "shared_head_head")
+    }
+
+    /// Those of GGUF for this architecture. Ling's files have the last norm among those of the layer.
+    pub(crate) fn written(layers: u32, architecture: &str) -> DraftNames {
+        let names = DraftNames::gguf(layers);
+        match architecture {
+            "bailingmoe2" => names.ending_in("layer_output_norm"),
+            _ => names,
+        }
+    }
+
+    /// The same with another last norm.
+    fn ending_in(self, norm: &str) -> DraftNames {
+        DraftNames {
+            head_norm: format!("{}{norm}", self.layer),
+            ..self
+        }
     }
 
     /// The tensors beside those of the layer. Norms come first.
@@ -89,9 +108,13 @@ impl DraftNames {
 
     /// Those of a checkpoint of a model with so many layers.
     fn of(checkpoint: &dyn Checkpoint, layers: u32) -> Option<DraftNames> {
-        let known = |names: &DraftNames| {
-            let join = resolve(checkpoint, &format!("{}.weight", names.join));
-            checkpoint.tensor(&join).is_some()
+        let has = |name: &str| {
+            let name = resolve(checkpoint, &format!("{name}.weight"));
+            checkpoint.tensor(&name).is_some()
+        };
+        let own_norm = match checkpoint.dialect() {
+            Dialect::Gguf => "layer_output_norm",
+            Dialect::HuggingFace => "final_layernorm",
         };
         let all = match checkpoint.dialect() {
             Dialect::Gguf => vec![DraftNames::gguf(layers)],
@@ -102,7 +125,11 @@ impl DraftNames {
                 vec![numbered, DraftNames::mtp()]
             }
         };
-        all.into_iter().find(known)
+        let names = all.into_iter().find(|names| has(&names.join))?;
+        match has(&names.head_norm) || !has(&format!("{}{own_norm}", names.layer)) {
+            true => Some(names),
+            false => Some(names.ending_in(own_norm)),
+        }
     }
 }
 
@@ -144,6 +171,12 @@ impl ModelSpec {
         let Some(names) = DraftNames::of(checkpoint, self.layers).filter(|_| plain) else {
             return Ok(None);
         };
+        let dense = DENSE_DRAFTS.contains(&self.architecture.as_str());
+        let (window, rope) = match dense {
+            true => (self.windows.first(), self.layer_ropes.first()),
+            false => (None, None),
+        };
+        let experts = self.experts.filter(|_| !dense);
         let spec = ModelSpec {
             layers: 1,
             draft_layers: 0,
@@ -151,9 +184,11 @@ impl ModelSpec {
             delta: None,
             mamba: None,
             conv_taps: 0,
-            windows: vec![0],
-            layer_ropes: vec![LayerRope::Main],
-            expert_layers: vec![self.experts.is_some()],
+            windows: vec![window.copied().unwrap_or(0)],
+            layer_ropes: vec![rope.copied().unwrap_or(LayerRope::Main)],
+            limits: Vec::new(),
+            experts,
+            expert_layers: vec![experts.is_some()],
             ..self.clone()
         };
         Ok(Some(DraftSpec {

@@ -1,8 +1,8 @@
 //! Mixtures of experts: the router, the chosen experts and the shared one.
 
-use super::{Emitter, NO_ACT, SIGMOID, at};
+use super::{Emitter, NO_ACT, SIGMOID, UP_ALONE, at};
 use crate::weights::{ExpertWeights, Layer, SharedWeights};
-use crate::{Experts, SharedExpert};
+use crate::{Act, Experts, SharedExpert};
 use welte_table::{BufferRef, ModelPart, NO_WEIGHT, Op, WeightId, params as p};
 
 impl Emitter<'_> {
@@ -16,14 +16,16 @@ impl Emitter<'_> {
         e: Experts,
     ) {
         let (spec, set) = (self.spec, self.set);
+        let limits = spec.limits(index);
         if let Some(beside) = &weights.beside {
             return self.experts_beside(index, layer, weights, beside, e);
         }
-        let normed = set.norm;
+        // Where sums are normed, the stream is.
+        let normed = if spec.pre_norm { set.norm } else { set.x };
         if let Some(norm) = layer.ffn_norm {
             self.norm("experts' norm", norm, set.x, normed);
         }
-        self.router(weights, e, 1.0, NO_WEIGHT);
+        self.router(weights, e, normed, 1.0, NO_WEIGHT);
         let input = match set.scaled {
             Some(scaled) => self.scaled_input(weights, e, scaled),
             None => normed,
@@ -52,14 +54,19 @@ impl Emitter<'_> {
                     params.words(),
                 );
                 self.clear("no experts yet", sum, width);
-                self.chosen_experts(weights, e, (narrow, sum));
+                self.chosen_experts(weights, e, limits.experts, (narrow, sum));
                 self.add_to_stream("experts' latent back", (back, &[], None), sum, width);
             }
-            _ => self.chosen_experts(weights, e, (input, y)),
+            _ => self.chosen_experts(weights, e, limits.experts, (input, y)),
         }
         self.out.part = ModelPart::SharedExpert;
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
-            self.shared_expert(weights, shared, (normed, y));
+            self.shared_expert(weights, shared, limits.plain, (normed, y));
+        }
+        self.biases("experts' bias", &weights.sum_bias, y, spec.dim);
+        let sums = self.encoder().is_some_and(|e| e.norms_sums);
+        if let Some(norm) = layer.post_ffn_norm.filter(|_| sums) {
+            self.norm("experts' output norm", norm, y, y);
         }
         if let Some((norm, mixed)) = post {
             self.norm("experts' output norm", norm, mixed, mixed);
@@ -78,12 +85,13 @@ impl Emitter<'_> {
         self.out.push(what, Op::Scale, &[], &[y], zero.words());
     }
 
-    /// Chooses experts by the router's product with the normed row, times `scale`. The choice's shares are multiplied by
+    /// Chooses experts by the router's product with the normed row `x`, times `scale`. The choice's shares are multiplied by
     /// the experts' `scales`, if given.
     pub(super) fn router(
         &mut self,
         weights: &ExpertWeights,
         e: Experts,
+        x: BufferRef,
         scale: f32,
         scales: WeightId,
     ) {
@@ -98,7 +106,7 @@ impl Emitter<'_> {
             x_stride: dim,
             y_stride: e.count,
         };
-        let buffers = [set.norm, router];
+        let buffers = [x, router];
         let matrix = [weights.router];
         self.out
             .push("router", Op::Matmul, &matrix, &buffers, params.words());
@@ -183,29 +191,43 @@ impl Emitter<'_> {
         &mut self,
         weights: &ExpertWeights,
         e: Experts,
+        limit: Option<f32>,
         (x, y): (BufferRef, BufferRef),
     ) {
         let (width, set) = (e.latent.unwrap_or(self.spec.dim), self.set);
         let Some(choice) = set.choice else {
             return;
         };
+        let apart = set.expert_gate_up.filter(|_| limit.is_some());
+        // The op has one activation without a gate, which is squared ReLU. Others follow it.
+        let later = !self.spec.gated && self.spec.act != Act::Relu2;
+        let (act, each) = match apart {
+            Some(_) => (NO_ACT, 2 * e.ffn),
+            None if later => (UP_ALONE, e.ffn),
+            None => (self.spec.act.word(), e.ffn),
+        };
         let params = p::ExpertsActMul {
             n: e.ffn,
             k: width,
             experts: e.count,
             used: e.used,
-            act: self.spec.act.word(),
+            act,
             x_stride: width,
             choice_stride: 2 * e.used,
-            y_stride: e.used * e.ffn,
+            y_stride: e.used * each,
         };
         self.out.push(
             "experts' gate and up",
             Op::ExpertsActMul,
             &[weights.gate_up, weights.gate_up_bias.unwrap_or(NO_WEIGHT)],
-            &[x, choice, set.h],
+            &[x, choice, apart.unwrap_or(set.h)],
             params.words(),
         );
+        if let Some(apart) = apart {
+            self.limited_experts(e, limit, apart);
+        } else if later {
+            self.activation("experts' activation", e.used * e.ffn, [0.0; 4]);
+        }
         let params = p::ExpertsAdd {
             n: width,
             k: e.ffn,
@@ -224,11 +246,30 @@ impl Emitter<'_> {
         );
     }
 
+    /// The activations of the chosen experts, whose gate and up are in a buffer of their own.
+    fn limited_experts(&mut self, e: Experts, limit: Option<f32>, gate_up: BufferRef) {
+        let stride = e.used * 2 * e.ffn;
+        for chosen in 0..e.used {
+            let gate_up = at(gate_up, chosen * 2 * e.ffn);
+            self.limit(limit, gate_up, e.ffn, stride);
+            let act = p::ActMul {
+                n: e.ffn,
+                act: self.spec.act.word(),
+                x_stride: stride,
+                y_stride: e.used * e.ffn,
+            };
+            let buffers = [gate_up, at(self.set.h, chosen * e.ffn)];
+            let what = "experts' activation";
+            self.out.push(what, Op::ActMul, &[], &buffers, act.words());
+        }
+    }
+
     /// y += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
     fn shared_expert(
         &mut self,
         weights: &SharedWeights,
         e: SharedExpert,
+        limit: Option<f32>,
         (normed, y): (BufferRef, BufferRef),
     ) {
         let (spec, set) = (self.spec, self.set);
@@ -252,6 +293,7 @@ impl Emitter<'_> {
         }
         let what = "shared expert's activation";
         if spec.gated {
+            self.limit(limit, gate_up, e.ffn, stride);
             let params = p::ActMul {
                 n: e.ffn,
                 act: spec.act.word(),
@@ -280,6 +322,8 @@ impl Emitter<'_> {
             self.out
                 .push(what, Op::Gate, &[], &[to, set.h], params.words());
         }
+        let scale = spec.experts.map_or(1.0, |e| e.shared_scale);
+        self.multiply("shared expert", set.h, e.ffn, &[(0, e.ffn, scale)]);
         let params = p::Matmul {
             n: dim,
             k: e.ffn,

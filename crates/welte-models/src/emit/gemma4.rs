@@ -233,11 +233,11 @@ impl Emitter<'_> {
         self.out.part = ModelPart::Router;
         self.norm("router norm", beside.router_norm, set.x, normed);
         let scale = 1.0 / (dim as f32).sqrt();
-        self.router(weights, e, scale, beside.scales);
+        self.router(weights, e, normed, scale, beside.scales);
         self.out.part = ModelPart::Experts;
         self.norm("experts' norm", beside.norm, set.x, normed);
         self.clear("no experts yet", mixed, dim);
-        self.chosen_experts(weights, e, (normed, mixed));
+        self.chosen_experts(weights, e, None, (normed, mixed));
         self.norm("norm after experts", beside.mixed_norm, mixed, mixed);
         self.add("dense and experts", mixed, dense);
         if let Some(norm) = layer.post_ffn_norm {

@@ -42,6 +42,11 @@ impl ModelSpec {
         self.layer_shapes.get(layer).copied().unwrap_or(common)
     }
 
+    /// The limits of a layer's activations.
+    pub fn limits(&self, layer: usize) -> Limits {
+        self.limits.get(layer).copied().unwrap_or_default()
+    }
+
     /// The layer whose keys and values a layer attends to.
     pub fn kv_source(&self, layer: usize) -> usize {
         self.kv_sources.get(layer).map_or(layer, |i| *i as usize)
@@ -65,7 +70,8 @@ impl ModelSpec {
 
     /// True if the layer has a feed-forward part.
     pub(crate) fn has_feed_forward(&self, layer: u32) -> bool {
-        !self.alone || self.kind(layer) == LayerKind::None
+        let some = self.shape(layer as usize).ffn > 0;
+        some && (!self.alone || self.kind(layer) == LayerKind::None)
     }
 
     /// Floats of the widest row that a mixer's first projection yields.
@@ -126,7 +132,12 @@ impl ModelSpec {
             };
             let values_are_keys = self.values_are_keys.get(layer).copied().unwrap_or(false);
             let gates = u64::from(self.gates(layer));
-            let projections = gates + 2 * q + if values_are_keys { kv } else { 2 * kv };
+            let of_values = |all: u64| match self.value_dim {
+                Some(value) => all / head * u64::from(value),
+                None => all,
+            };
+            let values = if values_are_keys { 0 } else { of_values(kv) };
+            let projections = gates + q + of_values(q) + kv + values;
             let norms = match self.qk_norm {
                 QkNorm::None | QkNorm::Plain => 0,
                 QkNorm::Head => {
@@ -235,6 +246,8 @@ impl ModelSpec {
             ),
             fact("layers", self.layers.to_string()),
             fact("width", self.dim.to_string()),
+        ];
+        let of_attention = [
             fact(
                 "heads",
                 format!(
@@ -255,16 +268,20 @@ impl ModelSpec {
                     ),
                 },
             ),
+        ];
+        let attends = self.layer_kinds.contains(&LayerKind::Attention);
+        facts.extend(of_attention.into_iter().filter(|_| attends));
+        facts.extend([
             fact(
                 "vocabulary",
                 format!("{}{}", self.vocab, if self.tied { ", tied" } else { "" }),
             ),
             fact("trained context", self.context.to_string()),
-            fact(
-                "rope",
-                format!("theta {}, {}", self.rope.theta, self.rope.scaling),
-            ),
-        ];
+        ]);
+        if attends {
+            let text = format!("theta {}, {}", self.rope.theta, self.rope.scaling);
+            facts.push(fact("rope", text));
+        }
         match self.qk_norm {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
@@ -329,6 +346,7 @@ impl ModelSpec {
         let still = self.layer_ropes.iter().filter(|r| **r == LayerRope::None);
         match still.count() {
             0 => (),
+            _ if !attends => (),
             n => facts.push(fact("layers without rope", n.to_string())),
         }
         if let Some(rope) = &self.local_rope {
@@ -363,7 +381,7 @@ impl ModelSpec {
             n => facts.push(fact("layers with sparse activations", n.to_string())),
         }
         let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
-        if self.alone {
+        if self.alone && attends {
             let text = count(LayerKind::None).to_string();
             facts.push(fact("feed-forward layers", text));
         }
@@ -399,8 +417,23 @@ impl ModelSpec {
             );
             facts.push(fact("gated delta rule", text));
         }
-        if self.sinks {
-            facts.push(fact("attention sinks", "one per head".into()));
+        let limited = self.limits.iter().filter(|l| **l != Limits::default());
+        match limited.count() {
+            0 => (),
+            n => facts.push(fact("layers with limited activations", n.to_string())),
+        }
+        match self.sinks.iter().filter(|sinks| **sinks).count() {
+            0 => (),
+            n if n == self.layers as usize => {
+                facts.push(fact("attention sinks", "one per head".into()));
+            }
+            n => facts.push(fact(
+                "attention sinks",
+                format!("one per head in {n} layers"),
+            )),
+        }
+        if let Some(value) = self.value_dim {
+            facts.push(fact("elements of a value", value.to_string()));
         }
         if windowed > 0 {
             let what = match self.chunks {

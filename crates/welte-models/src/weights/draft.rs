@@ -367,6 +367,7 @@ fn eagle_layer(c: &mut Collector<'_>, draft: &DraftSpec, eagle: &Eagle) -> Resul
         delta: None,
         mamba: None,
         conv: None,
+        values: None,
     })
 }
 

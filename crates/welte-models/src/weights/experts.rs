@@ -1,7 +1,7 @@
 //! The weights of mixtures of experts.
 
 use super::{Beside, Collector, OutputPart};
-use crate::names::{self, Names, bias, weight};
+use crate::names::{self, Names, TransposedExperts, bias, weight};
 use crate::{Error, Experts, ModelSpec, SharedExpert};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
@@ -17,6 +17,8 @@ pub(crate) struct ExpertWeights {
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
     pub(crate) down_bias: Option<WeightId>,
+    /// Of the sum.
+    pub(crate) sum_bias: Vec<OutputPart>,
     pub(crate) beside: Option<Beside>,
     pub(crate) shared: Option<SharedWeights>,
 }
@@ -67,11 +69,14 @@ impl Collector<'_> {
             .fused_experts
             .map(|name| name.replace("{}", &layer.to_string()));
         let fused = Some(fused).filter(|names| self.has(&names[0]));
-        // Directories that transformers 5 wrote do not have them transposed, whatever others of the family do.
         let natural = [width, e.ffn].map(|k| Some(k as usize));
-        let transposed = fused.as_ref().is_some_and(|fused| {
-            names.transposed_experts && fused.each_ref().map(|name| self.columns(name)) != natural
-        });
+        let transposed = match (&fused, names.transposed_experts) {
+            (Some(fused), TransposedExperts::Published) => {
+                [fused.each_ref().map(|name| self.columns(name)) != natural; 2]
+            }
+            (Some(_), TransposedExperts::Down) => [false, true],
+            _ => [false; 2],
+        };
         let shared = match e.shared {
             Some(shared) => Some(self.shared_expert(label, names, layer, spec, shared)?),
             None => None,
@@ -101,7 +106,7 @@ impl Collector<'_> {
                 Some([name, _]) => {
                     let n = pair.len() as u32 * e.ffn;
                     let what = label("experts' gate and up");
-                    self.fused(&what, name, transposed, (n, width), e.count)?
+                    self.fused(&what, name, transposed[0], (n, width), e.count)?
                 }
                 None => {
                     self.stacked(&label("experts' gate and up"), layer, pair, width, e.count)?
@@ -111,11 +116,16 @@ impl Collector<'_> {
             down: match &fused {
                 Some([_, name]) => {
                     let what = label("experts' down");
-                    self.fused(&what, name, transposed, (width, e.ffn), e.count)?
+                    self.fused(&what, name, transposed[1], (width, e.ffn), e.count)?
                 }
                 None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             },
             down_bias,
+            sum_bias: {
+                let name = names.expert_sum_bias.replace("{}", &layer.to_string());
+                let bias = [(biases.experts_sum, name, dim)];
+                self.biases(&label("experts' bias"), &bias)?
+            },
             beside: if e.beside {
                 Some(self.beside(label, layer, spec, e)?)
             } else {

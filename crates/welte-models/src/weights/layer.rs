@@ -3,7 +3,7 @@
 use super::{
     AltUpLayer, AltUpWeights, Collector, DeltaWeights, EncoderWeights, ExpertWeights,
     LatentWeights, MambaWeights, NormWeights, OutputPart, PerLayerLayer, PerLayerWeights,
-    RopeConstants, Rows, delta, latent, mamba,
+    RopeConstants, Rows, ValueWeights, delta, latent, mamba, values,
 };
 use crate::names::{Names, bias, weight};
 use crate::{Error, LayerKind, LayerShape, ModelSpec, QkNorm};
@@ -48,6 +48,8 @@ pub(crate) struct Layer {
     pub(crate) mamba: Option<MambaWeights>,
     /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
     pub(crate) conv: Option<WeightId>,
+    /// Of values narrower than keys.
+    pub(crate) values: Option<ValueWeights>,
 }
 
 /// All weights of a model.
@@ -174,7 +176,11 @@ pub(super) fn layer(
         (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
         (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
         _ if !mixes => (Vec::new(), String::new(), 0),
-        _ => (attention_rows(c, spec, names, i), w(names.o), q),
+        _ => {
+            let values = spec.value_dim.unwrap_or(head_dim);
+            let rows = attention_rows(c, spec, names, i);
+            (rows, w(names.o), shape.heads * values)
+        }
     };
     let qk = qk && spec.kind(i) == LayerKind::Attention;
     let gate_up = if !spec.gated {
@@ -231,7 +237,7 @@ pub(super) fn layer(
             None => None,
         },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
-        sinks: if spec.sinks {
+        sinks: if spec.sinks.get(i as usize) == Some(&true) {
             let tensor = [(names.sinks.replace("{}", &i.to_string()), shape.heads)];
             Some(c.vector(&label("attention sinks"), &tensor, 0.0)?)
         } else {
@@ -252,8 +258,8 @@ pub(super) fn layer(
         gate_up_bias: c.biases(
             &label("gate and up bias"),
             &[
-                (b.gate, bias(names.gate, i), ffn),
-                (b.up, bias(names.up, i), ffn),
+                (b.gate && plain, bias(names.gate, i), ffn),
+                (b.up && plain, bias(names.up, i), ffn),
             ][usize::from(!spec.gated)..],
         )?,
         down: if plain {
@@ -262,7 +268,7 @@ pub(super) fn layer(
         } else {
             None
         },
-        down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
+        down_bias: c.biases(&label("down bias"), &one(b.down && plain, names.down, dim))?,
         post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm)?,
         experts: match experts {
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
@@ -291,6 +297,10 @@ pub(super) fn layer(
             }
             None => None,
         },
+        values: match spec.value_dim {
+            Some(_) => Some(values::collect(c, spec, names, i)?),
+            None => None,
+        },
     })
 }
 
@@ -300,6 +310,11 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
     let head_dim = shape.head_dim;
     let (q, kv) = (shape.heads * head_dim, shape.kv_heads * head_dim);
     let w = |template: &str| weight(template, i);
+    if let Some(value) = spec.value_dim {
+        // Values are a product of their own.
+        let kv_values = shape.kv_heads * value;
+        return values::queries_and_keys(c, names, i, [q, kv, kv_values]);
+    }
     if c.has(&w(names.qkv)) {
         let all = q + 2 * kv;
         if !names.grouped_qkv {
