@@ -131,6 +131,8 @@ pub struct Delta {
     pub shared: u32,
     /// The state space model of Mamba-2 in place of the delta rule.
     pub mamba: bool,
+    /// The rows of a state decay apart from each other.
+    pub by_channel: bool,
 }
 
 /// The experts' logits are looked up by token, so that every device has the same bits and makes the same choice.
@@ -188,6 +190,7 @@ pub const DELTA: Delta = Delta {
     act: 0,
     shared: 1,
     mamba: false,
+    by_channel: false,
 };
 
 pub const EXPERTS: Experts = Experts {
@@ -412,7 +415,15 @@ impl Delta {
             act,
             shared: n.pick(&[1, value_dim, heads * value_dim]),
             mamba: n.pick(&[false, true]),
+            by_channel: n.pick(&[false, true]),
         }
+    }
+
+    /// Floats of a row of b and a.
+    pub fn rates(&self) -> u32 {
+        let by_channel = self.by_channel && !self.mamba;
+        let decays = if by_channel { self.key_dim } else { 1 };
+        self.heads * (1 + decays)
     }
 
     /// Floats of a row of queries, keys and values.

@@ -378,7 +378,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         _ => 0,
     });
     let rates = widest(&|l| match l {
-        Layer::Delta(d) => 2 * d.heads,
+        Layer::Delta(d) => d.rates(),
         Layer::Streams(s) => s.streams,
         _ => 0,
     });
@@ -812,7 +812,7 @@ impl Emit<'_> {
             unreachable!("sized by this layer");
         };
         self.project("delta in", d.width(), mixed);
-        self.project("delta rates", 2 * d.heads, rates);
+        self.project("delta rates", d.rates(), rates);
         let gates = d.values() / d.shared;
         self.project("delta gate", gates, opened);
         // Decays are negative.
@@ -822,7 +822,7 @@ impl Emit<'_> {
         let decay = self
             .b
             .weight_of(&name, Format::F32, shape, Usage::Vector, 0.0, &values);
-        let dt_bias = self.vector("delta dt bias", d.heads);
+        let dt_bias = self.vector("delta dt bias", d.rates() - d.heads);
         let p = params::GatedDelta {
             layer,
             key_heads: d.key_heads,
@@ -834,6 +834,7 @@ impl Emit<'_> {
             x_stride: mixed.stride,
             gates_stride: rates.stride,
             y_stride: ruled.stride,
+            by_channel: d.by_channel.into(),
         };
         let buffers = [mixed.at, rates.at, ruled.at, cache];
         if d.mamba {

@@ -118,12 +118,11 @@ pub(crate) fn read_keys(
         keys.u32(&expert)?.or(default(11008, 14336)),
         MOST_FFN,
     )?;
-    let context = size(
+    let context = keys.first_name(
         "context_length",
-        "max_position_embeddings",
-        default(2048, 131072),
-        MOST_CONTEXT,
-    )?;
+        &["max_position_embeddings", "model_max_length"],
+    );
+    let context = keys.size(&context, default(2048, 131072), MOST_CONTEXT)?;
     let eps = epsilon(keys)?;
     let vocab = vocabulary(keys, &weight(names.embed, 0))?;
     let rot = if latent {
@@ -250,7 +249,13 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let hf = ["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk"];
+    let hf = [
+        "num_experts_per_tok",
+        "moe_k",
+        "top_k_experts",
+        "moe_topk",
+        "num_experts_per_token",
+    ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;

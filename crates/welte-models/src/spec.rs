@@ -322,6 +322,9 @@ pub struct Delta {
     pub taps: u32,
     /// Value head `h` has key head `h % key_heads`; otherwise neighbours share a key head.
     pub tiled: bool,
+    /// The elements of a key have decays apart from each other. These and the output's gates, which are sigmoids, have a low rank: that of
+    /// a key and of a value (KDA).
+    pub by_channel: bool,
 }
 
 /// The layers with the state space model of Mamba-2.
@@ -392,9 +395,20 @@ impl Delta {
         2 * self.key_heads * self.key_dim + self.values()
     }
 
-    /// Floats of a row of all projections: the channels, the gate, b and a of every head.
+    /// Floats of a row of all projections: the channels, the gate, b and a of every head. With decays by channel: the channels, the gate and
+    /// a in their low ranks, b of every head, a of every element of its key, the gate.
     pub(crate) fn width(&self) -> u32 {
-        self.channels() + self.values() + 2 * self.heads
+        let all = self.channels() + self.values() + self.heads;
+        if self.by_channel {
+            all + self.ranks() + self.heads * self.key_dim
+        } else {
+            all + self.heads
+        }
+    }
+
+    /// The low ranks of the gate and of a.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.value_dim + self.key_dim
     }
 }
 

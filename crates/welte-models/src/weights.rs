@@ -17,7 +17,7 @@ use crate::names::{Names, bias, weight};
 use crate::{CompileOptions, Error, ModelSpec};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
-pub(crate) use delta::{DeltaNames, DeltaWeights};
+pub(crate) use delta::{DeltaNames, DeltaWeights, LowRanks};
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;

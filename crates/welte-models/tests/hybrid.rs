@@ -5,7 +5,7 @@ mod common;
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, LayerKind, ModelSpec, Scoring, compile, spec};
+use welte_models::{CompileOptions, LayerKind, LayerRope, ModelSpec, Scoring, compile, spec};
 use welte_table::{CacheKind, Format, Op, Program, params, verify};
 
 fn gguf() -> Fake {
@@ -368,4 +368,78 @@ fn too_many_checkpoints_are_refused() {
     let spec = spec(&fake).unwrap();
     let error = compile(&spec, &fake, &options).unwrap_err();
     assert!(error.to_string().contains("checkpoints"), "{error}");
+}
+
+#[test]
+fn kimi_linears_layers_are_those_that_its_configuration_lists() {
+    let list = |of: &[u64]| Value::Array(of.iter().map(|n| Value::U64(*n)).collect());
+    let made = |key: &str, value: Value| {
+        let mut fake = Recipe {
+            architecture: "kimi_linear",
+            dialect: Dialect::HuggingFace,
+            layers: 4,
+            ..Recipe::default()
+        }
+        .build();
+        fake.set("linear_attn_config.full_attn_layers", list(&[4]));
+        for (key, value) in [
+            ("linear_attn_config.num_heads", 8),
+            ("linear_attn_config.head_dim", 32),
+            ("kv_lora_rank", 64),
+            ("qk_rope_head_dim", 16),
+            ("qk_nope_head_dim", 32),
+            ("v_head_dim", 32),
+            ("num_experts", 8),
+            ("num_experts_per_token", 2),
+            ("moe_intermediate_size", 64),
+            ("num_shared_experts", 1),
+            ("first_k_dense_replace", 1),
+        ] {
+            fake.set(key, Value::U64(value));
+        }
+        fake.set(key, value);
+        fake
+    };
+    use LayerKind::{Attention, Delta};
+    let found = spec(&made("moe_renormalize", Value::Bool(false))).unwrap();
+    assert_eq!(found.layer_kinds, [Delta, Delta, Delta, Attention]);
+    let delta = found.delta.unwrap();
+    assert!(delta.by_channel && !delta.tiled);
+    assert_eq!((delta.key_heads, delta.heads, delta.taps), (8, 8, 4));
+    assert_eq!((delta.key_dim, delta.value_dim), (32, 32));
+    assert!(found.layer_ropes.iter().all(|r| *r == LayerRope::None));
+    assert_eq!((found.kv_heads, found.head_dim), (1, 80));
+    let experts = found.experts.unwrap();
+    assert_eq!(
+        (experts.used, experts.scoring, experts.renormalise),
+        (2, Scoring::Sigmoid, false)
+    );
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    for (key, value, problem) in [
+        (
+            "linear_attn_config.full_attn_layers",
+            list(&[5]),
+            "not a layer from 1 to 4",
+        ),
+        (
+            "linear_attn_config.full_attn_layers",
+            Value::Bool(false),
+            "layer_types",
+        ),
+        ("linear_attn_config.head_dim", Value::U64(0), "from 1"),
+        (
+            "linear_attn_config.short_conv_kernel_size",
+            Value::U64(1),
+            "must be at least 2",
+        ),
+        ("mla_use_nope", Value::Bool(false), "without rope"),
+        (
+            "moe_router_activation_func",
+            Value::String("softmax".into()),
+            "supported is sigmoid",
+        ),
+    ] {
+        let error = spec(&made(key, value)).unwrap_err().to_string();
+        assert!(error.contains(problem), "{key}: {error}");
+    }
 }

@@ -805,9 +805,13 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 "an empty head".into()
             })?;
             ensure(q.tiled <= 1, || format!("tiled is {}", q.tiled))?;
+            ensure(q.by_channel <= 1, || {
+                format!("by_channel is {}", q.by_channel)
+            })?;
             finite(&[q.eps])?;
             vector(program, c, 0, q.heads)?;
-            vector(program, c, 1, q.heads)?;
+            let biases = q.heads.checked_mul(q.decays());
+            vector(program, c, 1, biases.ok_or("a head is too large")?)?;
             let keys = u64::from(q.heads) * u64::from(q.key_dim);
             let floats = keys.checked_mul(q.value_dim.into());
             recurrent_cache(program, c, q.layer, floats)

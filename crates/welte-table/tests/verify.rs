@@ -222,6 +222,13 @@ fn parameters_at_their_limits() {
         ("3 gates for 8 values", |p| set(p, Op::Gate, "gates", 3)),
         ("0 gates for 8 values", |p| set(p, Op::Gate, "gates", 0)),
         ("tiled is 2", |p| set(p, Op::GatedDelta, "tiled", 2)),
+        ("by_channel is 2", |p| {
+            set(p, Op::GatedDelta, "by_channel", 2)
+        }),
+        // A bias for each element of the key.
+        ("the command wants", |p| {
+            set(p, Op::GatedDelta, "by_channel", 1)
+        }),
         ("an empty head", |p| set(p, Op::GatedDelta, "value_dim", 0)),
         ("2 value heads over 3 key heads", |p| {
             set(p, Op::GatedDelta, "key_heads", 3)

@@ -643,13 +643,11 @@ pub(crate) fn encode_attention(head_dim: u32, places: bool) -> Kernel {
     kernel.with("PLACES", &places.to_string())
 }
 
-pub(crate) fn gated_delta(key_dim: u32) -> Kernel {
-    let pieces = [
-        shader!("reduce"),
-        shader!("recurrent"),
-        shader!("gated_delta"),
-    ];
-    Kernel::new("gated_delta", &pieces).with("KEY_DIM", &format!("{key_dim}u"))
+pub(crate) fn gated_delta(key_dim: u32, by_channel: bool) -> Kernel {
+    let state = shader!("recurrent");
+    let pieces = [shader!("reduce"), state, shader!("gated_delta")];
+    let kernel = Kernel::new("gated_delta", &pieces).with("KEY_DIM", &format!("{key_dim}u"));
+    kernel.with("BY_CHANNEL", &by_channel.to_string())
 }
 
 /// An op over every element whose state lies in a recurrent cache.
@@ -862,7 +860,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
         all.extend(attention_together(size, 16 << 10).map(|rows| attention_rows(size, rows)));
         all.extend([false, true].map(|places| encode_attention(size, places)));
-        all.push(gated_delta(size));
+        all.extend([false, true].map(|by_channel| gated_delta(size, by_channel)));
     }
     all
 }

@@ -836,7 +836,10 @@ impl Lowering<'_> {
             }
             Op::GatedDelta => {
                 let p = params::GatedDelta::of(words);
-                (kernels::gated_delta(p.key_dim), [p.heads, 1])
+                (
+                    kernels::gated_delta(p.key_dim, p.by_channel == 1),
+                    [p.heads, 1],
+                )
             }
             Op::Route => (kernels::route(), [1, 1]),
             Op::RopeAppend => {

@@ -224,15 +224,18 @@ impl Lowering<'_> {
         let values = heads * value_dim;
         let [x, gates, y, _] = l.command.buffers;
         let width = 2 * key_heads * key_dim + values;
-        if gated_delta::scratch_floats(key_dim) * 4 > self.scratch.per_thread {
+        let by_channel = p.by_channel == 1;
+        if gated_delta::scratch_floats(key_dim, by_channel) * 4 > self.scratch.per_thread {
             return Err(scratch_too_small());
         }
+        let decays = heads * p.decays() as usize;
         l.phases.push(Phase::GatedDelta(GatedDelta {
             x: self.float_rows(x, p.x_stride, width, l.rows)?,
-            gates: self.float_rows(gates, p.gates_stride, 2 * heads, l.rows)?,
+            gates: self.float_rows(gates, p.gates_stride, heads + decays, l.rows)?,
             y: self.float_rows(y, p.y_stride, values, l.rows)?,
             decay: self.floats(l.command.weights[0], heads)?,
-            dt_bias: self.floats(l.command.weights[1], heads)?,
+            dt_bias: self.floats(l.command.weights[1], decays)?,
+            by_channel,
             key_heads,
             heads,
             key_dim,

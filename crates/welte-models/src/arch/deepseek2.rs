@@ -207,7 +207,10 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
         ],
     );
     e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
-    let norm = keys.first_name("expert_weights_norm", &["norm_topk_prob", "route_norm"]);
+    let norm = keys.first_name(
+        "expert_weights_norm",
+        &["norm_topk_prob", "route_norm", "moe_renormalize"],
+    );
     e.renormalise = keys.bool(&norm)?.unwrap_or(sigmoid || said == "mistral4");
     let plain_layers = number(
         "leading_dense_block_count",
@@ -227,7 +230,7 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
         let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
         spec.expert_layers = kinds.iter().map(sparse).collect();
     }
-    let count = number("expert_group_count", &["n_group"])?.unwrap_or(1);
+    let count = number("expert_group_count", &["n_group", "num_expert_group"])?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,
         _ => count > 1,

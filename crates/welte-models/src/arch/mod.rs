@@ -23,6 +23,7 @@ mod granite;
 mod granite_hybrid;
 mod hunyuan;
 mod internlm2;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod llama;
@@ -56,7 +57,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 70] = [
+const ALL: [&Architecture; 71] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -71,6 +72,7 @@ const ALL: [&Architecture; 70] = [
     &lfm2::LFM2_MOE,
     &granite_hybrid::GRANITE_HYBRID,
     &nemotron_h::NEMOTRON_H,
+    &kimi_linear::KIMI_LINEAR,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,

@@ -30,9 +30,15 @@ impl Emitter<'_> {
     }
 
     /// y *= silu(x)
-    pub(super) fn silu_gate(
+    pub(super) fn silu_gate(&mut self, what: &str, x: (BufferRef, u32), y: BufferRef, n: u32) {
+        self.state_gate(what, SILU, x, y, n);
+    }
+
+    /// y *= act(x)
+    pub(super) fn state_gate(
         &mut self,
         what: &str,
+        act: u32,
         (x, x_stride): (BufferRef, u32),
         y: BufferRef,
         n: u32,
@@ -40,7 +46,7 @@ impl Emitter<'_> {
         let params = p::Gate {
             n,
             gates: n,
-            act: SILU,
+            act,
             x_stride,
             y_stride: n,
         };

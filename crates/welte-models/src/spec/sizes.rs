@@ -183,7 +183,13 @@ impl ModelSpec {
         let delta = self.delta.map_or(0, |d| {
             let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
             let kernel = u64::from(d.channels()) * u64::from(d.taps);
-            each + dim * (width + values) + kernel + 2 * heads + u64::from(d.value_dim)
+            let common = each + dim * values + kernel + heads + u64::from(d.value_dim);
+            if !d.by_channel {
+                return common + dim * width + heads;
+            }
+            let [channels, ranks, key_dim] = [d.channels(), d.ranks(), d.key_dim].map(u64::from);
+            let low = heads * key_dim * key_dim + values * u64::from(d.value_dim);
+            common + dim * (channels + ranks + heads) + low + heads * key_dim
         });
         let mamba = self.mamba.map_or(0, |m| {
             let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
@@ -389,13 +395,18 @@ impl ModelSpec {
         }
         if let Some(d) = self.delta {
             let text = format!(
-                "{} layers, {} heads of {} x {} ({} for keys), {} taps",
+                "{} layers, {} heads of {} x {} ({} for keys), {} taps{}",
                 count(LayerKind::Delta),
                 d.heads,
                 d.key_dim,
                 d.value_dim,
                 d.key_heads,
-                d.taps
+                d.taps,
+                if d.by_channel {
+                    ", decays by channel"
+                } else {
+                    ""
+                }
             );
             facts.push(fact("gated delta rule", text));
         }

@@ -158,7 +158,7 @@ pub(super) fn layer(
         QkNorm::Row | QkNorm::Each => (true, q, kv),
     };
     let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
-    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
+    let delta = delta.map(|d| (d, delta::names(c.checkpoint, d.by_channel)));
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
     let mamba = spec
         .mamba
@@ -226,7 +226,7 @@ pub(super) fn layer(
         } else {
             NO_WEIGHT
         },
-        latent: match spec.latent {
+        latent: match spec.latent.filter(|_| spec.kind(i) == LayerKind::Attention) {
             Some(l) => Some(latent::collect(c, spec, l, i)?),
             None => None,
         },
