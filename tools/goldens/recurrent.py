@@ -35,7 +35,25 @@ def kimi_linear():
         first_k_dense_replace=1))
 
 
-FAMILIES = {"kimi_linear": (kimi_linear, "KIMI_LINEAR")}
+STATES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": VOCAB, "time_step_rank": 32, "bos_token_id": 0, "eos_token_id": 1,
+          "pad_token_id": None}
+
+
+def mamba():
+    return t.MambaForCausalLM(t.MambaConfig(**STATES, state_size=16, tie_word_embeddings=True))
+
+
+def falcon_mamba():
+    return t.FalconMambaForCausalLM(t.FalconMambaConfig(**STATES, state_size=24, tie_word_embeddings=False))
+
+
+def jamba():
+    return t.JambaForCausalLM(t.JambaConfig(**COMMON, num_experts=4, num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1,
+        attn_layer_period=3, attn_layer_offset=1, mamba_d_state=16, mamba_expand=3, mamba_dt_rank=32, max_position_embeddings=512))
+
+
+FAMILIES = {"kimi_linear": (kimi_linear, "KIMI_LINEAR"), "mamba": (mamba, "MAMBA"), "falcon_mamba": (falcon_mamba, "MAMBA"),
+            "jamba": (jamba, "JAMBA")}
 
 
 def tensors_of(model):
@@ -56,17 +74,19 @@ def build(name, seed):
             elif "norm" in key:
                 p.copy_(1 + 0.2 * random)
             elif key.endswith("A_log"):
-                p.copy_(0.7 * random)
-            elif key.endswith("dt_bias"):
+                p.copy_((0.7 if name == "kimi_linear" else 0.2) * random)
+            elif key.endswith(("dt_bias", "dt_proj.bias")):
                 p.copy_(-1 + random)
+            elif key.endswith((".D", "conv1d.bias")):
+                p.copy_(0.5 * random)
             elif "conv1d" in key:
                 p.copy_(0.6 * random)
             elif "embed" in key:
-                p.copy_(random)
+                p.copy_(random * (0.3 if name == "mamba" else 1))
             elif "lm_head" in key:
                 p.copy_(random * 2.5 / p.shape[1] ** 0.5)
             else:
-                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+                p.copy_(random * (1.3 if name == "kimi_linear" else 0.9) / p.shape[-1] ** 0.5)
     return model.float().eval()
 
 
@@ -88,24 +108,35 @@ def published_kimi(folder):
 
 EDITS = {"kimi_linear": published_kimi}
 
-OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+OUTER = {"embed_tokens": "token_embd", "embeddings": "token_embd", "norm": "output_norm", "norm_f": "output_norm",
+         "final_layernorm": "output_norm", "lm_head": "output"}
 STEMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.forget_gate.f_a_proj": "ssm_f_a",
          "self_attn.forget_gate.f_b_proj": "ssm_f_b", "self_attn.b_proj": "ssm_beta", "self_attn.g_a_proj": "ssm_g_a",
          "self_attn.g_b_proj": "ssm_g_b", "self_attn.o_norm": "ssm_norm", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-         "self_attn.kv_a_layernorm": "attn_kv_a_norm", "mlp.gate": "ffn_gate_inp"}
+         "self_attn.kv_a_layernorm": "attn_kv_a_norm", "mlp.gate": "ffn_gate_inp", "pre_ff_layernorm": "ffn_norm", "norm": "attn_norm",
+         "feed_forward.router": "ffn_gate_inp"}
+STEMS |= {f"{mixer}.{part}": own for mixer in ("mixer", "mamba") for part, own in (
+    ("in_proj", "ssm_in"), ("conv1d", "ssm_conv1d"), ("x_proj", "ssm_x"), ("dt_proj", "ssm_dt"), ("out_proj", "ssm_out"),
+    ("dt_layernorm", "ssm_dt_norm"), ("b_layernorm", "ssm_b_norm"), ("c_layernorm", "ssm_c_norm"))}
+STEMS |= {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 STEMS |= {f"mlp.{kind}{part}_proj": f"ffn_{part}{end}" for kind, end in (("", ""), ("shared_experts.", "_shexp")) for part in ("gate", "up", "down")}
 
 
 def parts_of(c, key, value):
     """The tensors of GGUF that a parameter becomes, as views of its values, and those that are stored as they are."""
-    stem, _, kind = key.removeprefix("model.").rpartition(".")
+    key = key.removeprefix("model.").removeprefix("backbone.")
+    stem, _, kind = key.rpartition(".")
     if stem in OUTER:
         return [(f"{OUTER[stem]}.{kind}", value)]
-    _, layer, rest = key.removeprefix("model.").split(".", 2)
+    _, layer, rest = key.split(".", 2)
     block = f"blk.{layer}."
     if rest.endswith("A_log"):
-        return [(block + "ssm_a", value.reshape(1, 1, -1, 1))]
+        return [(block + "ssm_a", value.reshape(1, 1, -1, 1) if rest.startswith("self_attn") else value)]
+    if rest.endswith(".D"):
+        return [(block + "ssm_d", value)]
+    if rest in ("mixer.conv1d.weight", "mamba.conv1d.weight"):
+        return [(block + "ssm_conv1d.weight", value[:, 0])]
     if rest.endswith("dt_bias"):
         return [(block + "ssm_dt.bias", value)]
     if rest.endswith("correction_bias"):
@@ -150,7 +181,33 @@ def kimi_keys(w, c):
     w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
-KEYS = {"kimi_linear": kimi_keys}
+def mamba_keys(w, c):
+    w.add_context_length(512)
+    w.add_feed_forward_length(0)
+    w.add_head_count(0)
+    w.add_ssm_conv_kernel(c.conv_kernel)
+    w.add_ssm_inner_size(c.intermediate_size)
+    w.add_ssm_state_size(c.state_size)
+    w.add_ssm_time_step_rank(c.time_step_rank)
+    w.add_layer_norm_rms_eps(c.layer_norm_epsilon)
+    w.add_ssm_dt_b_c_rms(c.model_type == "falcon_mamba")
+
+
+def jamba_keys(w, c):
+    w.add_context_length(512)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv([c.num_key_value_heads if kind == "attention" else 0 for kind in c.layers_block_type])
+    w.add_ssm_conv_kernel(c.mamba_d_conv)
+    w.add_ssm_inner_size(c.mamba_expand * c.hidden_size)
+    w.add_ssm_state_size(c.mamba_d_state)
+    w.add_ssm_time_step_rank(c.mamba_dt_rank)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_expert_count(c.num_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+
+
+KEYS = {"kimi_linear": kimi_keys, "mamba": mamba_keys, "falcon_mamba": mamba_keys, "jamba": jamba_keys}
 
 
 def write_gguf(path, name, model, seed):
@@ -164,13 +221,20 @@ def write_gguf(path, name, model, seed):
     w.add_vocab_size(c.vocab_size)
     KEYS[name](w, c)
     listed = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
+    tied = getattr(c, "tie_word_embeddings", False)
     for key, p in tensors_of(model):
+        if tied and key == "lm_head.weight":
+            continue
         value = p.detach().float().numpy().copy()
         for own, rows in parts_of(c, key, value):
-            assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
-            if own.endswith("ssm_a"):
+            # The package lists no norms of keys and queries, which converters write.
+            own_norm = re.search(r"ssm_[bc]_norm", own)
+            assert own_norm or re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
+            if own.endswith("ssm_a") and rows.size < 64:  # must be below 0
                 made.exact(own, -np.exp(rows))
-            elif rows.ndim == 1 or re.search(r"conv1d|ffn_gate_inp|ssm_(d|x|dt)\b", own):
+            elif own.endswith("ssm_a"):  # 5 deviations from 0
+                rows[...] = np.log(-made.put(own, -np.exp(rows)))
+            elif rows.ndim == 1 or re.search(r"conv1d|ffn_gate_inp", own):
                 rows[...] = made.put(own, rows)
             else:
                 rows[...] = made.put(own, rows, "Q8_0")

@@ -350,6 +350,11 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             mamba: true,
             ..DELTA
         },
+        Delta {
+            mamba: true,
+            by_channel: true,
+            ..DELTA
+        },
     ];
     let deltas = deltas.map(Layer::Delta);
     for (seed, state) in (32..).zip(convolutions.into_iter().chain(deltas)) {

@@ -131,7 +131,8 @@ pub struct Delta {
     pub shared: u32,
     /// The state space model of Mamba-2 in place of the delta rule.
     pub mamba: bool,
-    /// The rows of a state decay apart from each other.
+    /// The rows of a state decay apart from each other; the columns of a state space model have time steps of their own, and its
+    /// elements decays.
     pub by_channel: bool,
 }
 
@@ -419,11 +420,19 @@ impl Delta {
         }
     }
 
+    /// Floats of a row of a, or of time steps.
+    pub fn times(&self) -> u32 {
+        self.heads
+            * match (self.by_channel, self.mamba) {
+                (false, _) => 1,
+                (true, false) => self.key_dim,
+                (true, true) => self.value_dim,
+            }
+    }
+
     /// Floats of a row of b and a.
     pub fn rates(&self) -> u32 {
-        let by_channel = self.by_channel && !self.mamba;
-        let decays = if by_channel { self.key_dim } else { 1 };
-        self.heads * (1 + decays)
+        self.heads + self.times()
     }
 
     /// Floats of a row of queries, keys and values.

@@ -816,13 +816,17 @@ impl Emit<'_> {
         let gates = d.values() / d.shared;
         self.project("delta gate", gates, opened);
         // Decays are negative.
-        let values: Vec<f32> = (0..d.heads).map(|i| -0.1 - 0.2 * (i % 5) as f32).collect();
+        let decays = match d.by_channel && d.mamba {
+            true => d.times() * d.key_dim,
+            false => d.heads,
+        };
+        let values: Vec<f32> = (0..decays).map(|i| -0.1 - 0.2 * (i % 5) as f32).collect();
         let name = format!("{}delta decay", self.name);
-        let shape = (1, d.heads);
+        let shape = (1, decays);
         let decay = self
             .b
             .weight_of(&name, Format::F32, shape, Usage::Vector, 0.0, &values);
-        let dt_bias = self.vector("delta dt bias", d.rates() - d.heads);
+        let dt_bias = self.vector("delta dt bias", d.times());
         let p = params::GatedDelta {
             layer,
             key_heads: d.key_heads,
@@ -838,7 +842,7 @@ impl Emit<'_> {
         };
         let buffers = [mixed.at, rates.at, ruled.at, cache];
         if d.mamba {
-            let skip = self.vector("mamba skip", d.heads);
+            let skip = self.vector("mamba skip", d.times());
             let p = params::Mamba2 {
                 layer,
                 groups: d.key_heads,
@@ -848,6 +852,7 @@ impl Emit<'_> {
                 x_stride: mixed.stride,
                 dt_stride: rates.stride,
                 y_stride: ruled.stride,
+                by_channel: d.by_channel.into(),
             };
             let weights = [decay, dt_bias, skip];
             self.push(Op::Mamba2, &weights, &buffers, p.words());

@@ -66,18 +66,24 @@ pub(crate) fn read_keys(
             None => keys.size(&key, default, max),
         }
     };
-    let heads = widest(
-        "attention.head_count",
-        "num_attention_heads",
-        default(32, 32),
-        MOST_HEADS,
-    )?;
-    let kv_heads = widest(
-        "attention.head_count_kv",
-        "num_key_value_heads",
-        default(heads, 8.min(heads)).or(Some(heads)),
-        heads,
-    )?;
+    let heads = match arch.attends {
+        true => widest(
+            "attention.head_count",
+            "num_attention_heads",
+            default(32, 32),
+            MOST_HEADS,
+        )?,
+        false => 1,
+    };
+    let kv_heads = match arch.attends {
+        true => widest(
+            "attention.head_count_kv",
+            "num_key_value_heads",
+            default(heads, 8.min(heads)).or(Some(heads)),
+            heads,
+        )?,
+        false => 1,
+    };
     if !heads.is_multiple_of(kv_heads) {
         let key = keys.name("attention.head_count_kv", "num_key_value_heads");
         return Err(keys.error(
@@ -95,13 +101,15 @@ pub(crate) fn read_keys(
             None,
             MOST_HEAD_DIM,
         )?
-    } else {
+    } else if arch.attends {
         size(
             "attention.key_length",
             "head_dim",
             Some(dim / heads),
             MOST_HEAD_DIM,
         )?
+    } else {
+        2
     };
     let value_key = keys.name("attention.value_length", "head_dim");
     if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
@@ -112,17 +120,21 @@ pub(crate) fn read_keys(
     }
     // Models with experts in every layer may lack the key.
     let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
-    let ffn = widest(
-        "feed_forward_length",
-        "intermediate_size",
-        keys.u32(&expert)?.or(default(11008, 14336)),
-        MOST_FFN,
-    )?;
+    let ffn = match arch.attends {
+        true => widest(
+            "feed_forward_length",
+            "intermediate_size",
+            keys.u32(&expert)?.or(default(11008, 14336)),
+            MOST_FFN,
+        )?,
+        false => 1,
+    };
     let context = keys.first_name(
         "context_length",
         &["max_position_embeddings", "model_max_length"],
     );
-    let context = keys.size(&context, default(2048, 131072), MOST_CONTEXT)?;
+    let endless = (!arch.attends).then_some(1 << 20);
+    let context = keys.size(&context, endless.or(default(2048, 131072)), MOST_CONTEXT)?;
     let eps = epsilon(keys)?;
     let vocab = vocabulary(keys, &weight(names.embed, 0))?;
     let rot = if latent {

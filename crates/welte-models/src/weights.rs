@@ -22,7 +22,7 @@ pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
-pub(crate) use mamba::MambaWeights;
+pub(crate) use mamba::{MambaNames, MambaWeights, SelectiveWeights};
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::{Usage, WeightSpec};
 

@@ -5,7 +5,9 @@ mod common;
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, LayerKind, LayerRope, ModelSpec, Scoring, compile, spec};
+use welte_models::{
+    CompileOptions, LayerKind, LayerRope, ModelSpec, Scoring, SelectiveNorms, compile, spec,
+};
 use welte_table::{CacheKind, Format, Op, Program, params, verify};
 
 fn gguf() -> Fake {
@@ -440,6 +442,57 @@ fn kimi_linears_layers_are_those_that_its_configuration_lists() {
         ),
     ] {
         let error = spec(&made(key, value)).unwrap_err().to_string();
+        assert!(error.contains(problem), "{key}: {error}");
+    }
+}
+
+#[test]
+fn mamba_has_no_other_layers() {
+    let made = |kind: &'static str, key: &str, value: Value| {
+        let mut fake = Recipe {
+            architecture: kind,
+            dialect: Dialect::HuggingFace,
+            ..Recipe::default()
+        }
+        .build();
+        for missing in [
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "intermediate_size",
+            "max_position_embeddings",
+        ] {
+            fake.metadata.remove(missing);
+        }
+        let table = "model.embed_tokens.weight";
+        let tensor = fake.tensors.iter_mut().find(|t| t.name == table);
+        tensor.unwrap().name = "backbone.embeddings.weight".into();
+        fake.set("time_step_rank", Value::String("auto".into()));
+        fake.set(key, value);
+        spec(&fake)
+    };
+    let found = made("mamba", "expand", Value::U64(3)).unwrap();
+    assert!(found.alone && found.layer_kinds.iter().all(|k| *k == LayerKind::Mamba));
+    assert_eq!(found.context, 1 << 20);
+    let mamba = found.mamba.unwrap();
+    assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (12, 64, 16));
+    let own = mamba.selective.unwrap();
+    assert_eq!((own.rank, own.norms), (16, SelectiveNorms::None));
+    let falcon = made("falcon_mamba", "mixer_rms_eps", Value::F64(1e-3)).unwrap();
+    let own = falcon.mamba.unwrap().selective.unwrap();
+    assert_eq!((own.norms, own.eps), (SelectiveNorms::Plain, 1e-3));
+    for (key, value, problem) in [
+        ("use_bias", Value::Bool(true), "is not supported"),
+        ("conv_kernel", Value::U64(1), "must be at least 2"),
+        ("state_size", Value::U64(0), "from 1"),
+        (
+            "time_step_rank",
+            Value::String("many".into()),
+            "is not a number",
+        ),
+        ("intermediate_size", Value::U64(1 << 30), "must be from 1"),
+    ] {
+        let error = made("mamba", key, value).unwrap_err().to_string();
         assert!(error.contains(problem), "{key}: {error}");
     }
 }

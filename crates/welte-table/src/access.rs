@@ -224,7 +224,7 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let keys = heads(q.groups, q.key_dim).saturating_mul(2);
             vec![
                 rows(values.saturating_add(keys), q.x_stride),
-                rows(w(q.heads), q.dt_stride),
+                rows(heads(q.heads, q.times()), q.dt_stride),
                 rows(values, q.y_stride),
                 Extent::Cache,
             ]

@@ -212,8 +212,9 @@ ops! {
     /// each, then keys and queries (B and C) of `groups` groups, `key_dim` each; a row of `dt` holds a value of every head. The
     /// state S of a head is a matrix of `key_dim` rows of `value_dim`. Each position computes `t = softplus(dt + dt_bias)`, does
     /// `S = exp(decay * t) S + k (t * x)`, and yields `y = q S + skip * x`. S is zero before position 0. Neighbouring heads
-    /// share a group. `layer` counts within the cache.
-    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32 }
+    /// share a group. `layer` counts within the cache. `by_channel` 1 (Mamba-1): every column of S has a dt, a bias and a skip of its
+    /// own, and every element of S a decay.
+    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32, by_channel: u32 }
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
@@ -283,6 +284,17 @@ impl params::GatedDelta {
             1
         } else {
             self.key_dim
+        }
+    }
+}
+
+impl params::Mamba2 {
+    /// Time steps of a head at each position.
+    pub fn times(&self) -> u32 {
+        if self.by_channel == 0 {
+            1
+        } else {
+            self.value_dim
         }
     }
 }

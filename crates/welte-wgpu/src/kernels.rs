@@ -820,7 +820,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.push(cooperative::experts_group(cooperative::Tile::LARGE));
     all.push(adapt("adapt_lookup", ADAPT_LOOKUP));
     all.push(adapt("adapt_up", ADAPT_UP));
-    all.push(recurrent("mamba2", MAMBA2));
+    all.extend(["false", "true"].map(|by| recurrent("mamba2", MAMBA2).with("BY_CHANNEL", by)));
     all.push(recurrent("short_conv", SHORT_CONV));
     for format in Format::ALL {
         all.extend([embed(format), heads_matmul(format)]);

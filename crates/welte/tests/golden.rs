@@ -445,7 +445,6 @@ const NOT_WRITTEN: &[(&str, &str)] = &[
     ("glm_moe_dsa/hf", "indexer"),
     ("phimoe/hf", "would be read"),
     ("falcon_h1/hf", "A_log"),
-    ("kimi_linear/hf", "A_log"),
 ];
 
 /// A directory read as a GGUF file has the logits of the original.
@@ -722,5 +721,5 @@ architectures! {
     olmoe 2, qwen2moe 2, granitemoe 2, arcee 2, nemotron 2, minimax_m2 2, bailingmoe 2, bailingmoe2 2, dots1 2, hunyuan_moe 2, exaone_moe 2,
     afmoe 2, stablelm 2, stablelm_parallel 2, phi2 2, command_r 2, olmo 2, internlm2 2, minicpm 2, exaone 2, glm 2, command_r_plus 2, solar_open 2, youtu 2, falcon_h1 2, llama4 2,
     gptneox 2, gptneox_serial 2, glm4 2, minicpm3 2, deepseek_v32 2, glm_moe_dsa 2, laguna 2, laguna_full 2,
-    kimi_linear 2,
+    kimi_linear 2, mamba 2, falcon_mamba 2, jamba 2,
 }

@@ -254,14 +254,18 @@ impl Lowering<'_> {
         let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
         let values = heads * value_dim;
         let [x, dt, y, _] = l.command.buffers;
-        let weight = |role: usize| self.floats(l.command.weights[role], heads);
+        let by_channel = p.by_channel == 1;
+        let times = heads * p.times() as usize;
+        let decays = if by_channel { times * key_dim } else { heads };
+        let weight = |role: usize, n: usize| self.floats(l.command.weights[role], n);
         l.phases.push(Phase::Mamba2(Mamba2 {
             x: self.float_rows(x, p.x_stride, values + 2 * groups * key_dim, l.rows)?,
-            dt: self.float_rows(dt, p.dt_stride, heads, l.rows)?,
+            dt: self.float_rows(dt, p.dt_stride, times, l.rows)?,
             y: self.float_rows(y, p.y_stride, values, l.rows)?,
-            decay: weight(0)?,
-            dt_bias: weight(1)?,
-            skip: weight(2)?,
+            decay: weight(0, decays)?,
+            dt_bias: weight(1, times)?,
+            skip: weight(2, times)?,
+            by_channel,
             groups,
             heads,
             key_dim,

@@ -23,11 +23,13 @@ mod granite;
 mod granite_hybrid;
 mod hunyuan;
 mod internlm2;
+mod jamba;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba;
 mod minicpm;
 mod minimax_m2;
 mod ministral3;
@@ -57,7 +59,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 71] = [
+const ALL: [&Architecture; 73] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -73,6 +75,8 @@ const ALL: [&Architecture; 71] = [
     &granite_hybrid::GRANITE_HYBRID,
     &nemotron_h::NEMOTRON_H,
     &kimi_linear::KIMI_LINEAR,
+    &mamba::MAMBA,
+    &jamba::JAMBA,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,

@@ -11,7 +11,7 @@ impl Emitter<'_> {
         index: usize,
         kernel: &[WeightId],
         (x, x_stride): (BufferRef, u32),
-        y: BufferRef,
+        (y, y_stride): (BufferRef, u32),
         (n, taps, act): (u32, u32, u32),
     ) {
         let cache = self.places.caches[index];
@@ -21,7 +21,7 @@ impl Emitter<'_> {
             taps,
             act,
             x_stride,
-            y_stride: n,
+            y_stride,
         };
         let buffers = [x, y, cache.inputs];
         let what = "convolution";
@@ -73,7 +73,7 @@ impl Emitter<'_> {
         self.out
             .push("gate before", Op::Gate, &[], &[b, v], gate(stride).words());
         let sizes = (dim, self.spec.conv_taps, 0);
-        self.convolution(index, &[kernel], (v, stride), convolved, sizes);
+        self.convolution(index, &[kernel], (v, stride), (convolved, dim), sizes);
         let buffers = [c, convolved];
         self.out
             .push("gate after", Op::Gate, &[], &buffers, gate(dim).words());

@@ -26,7 +26,13 @@ impl Emitter<'_> {
         let [gate, gates] = places.map(|column| at(set.qkv, column));
         let cache = self.places.caches[index];
         let (kernel, sizes) = ([weights.kernel], (channels, d.taps, 1));
-        self.convolution(index, &kernel, (set.qkv, stride), convolved, sizes);
+        self.convolution(
+            index,
+            &kernel,
+            (set.qkv, stride),
+            (convolved, channels),
+            sizes,
+        );
         let rule = p::GatedDelta {
             layer: cache.layer,
             key_heads: d.key_heads,

@@ -81,7 +81,7 @@ impl ModelSpec {
     /// Channels of the widest convolution.
     pub(crate) fn channels(&self) -> u32 {
         let conv = if self.conv_taps > 0 { self.dim } else { 0 };
-        let mamba = self.mamba.map_or(0, |m| m.channels());
+        let mamba = self.mamba.map_or(0, |m| m.convolved());
         self.delta.map_or(0, |d| d.channels()).max(conv).max(mamba)
     }
 
@@ -194,7 +194,17 @@ impl ModelSpec {
         let mamba = self.mamba.map_or(0, |m| {
             let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
             let kernel = u64::from(m.channels()) * u64::from(m.taps);
-            each + dim * (width + values) + kernel + 3 * heads + values
+            let Some(s) = m.selective else {
+                return each + dim * (width + values) + kernel + 3 * heads + values;
+            };
+            let [rank, keys] = [s.rank, m.keys_and_queries()].map(u64::from);
+            let norms = match s.norms {
+                SelectiveNorms::Weighted => rank + keys,
+                _ => 0,
+            };
+            let products = values * (keys + rank) + rank * values;
+            let decays = values * u64::from(m.key_dim);
+            each + dim * 3 * values + kernel + products + decays + 2 * values + norms
         });
         let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
         let mixer = |layer: usize| match self.kind(layer as u32) {
@@ -378,20 +388,30 @@ impl ModelSpec {
             facts.push(fact("convolutions", text));
         }
         if let Some(m) = self.mamba {
-            let text = format!(
-                "{} layers, {} heads of {} x {} in {} groups, {} taps",
-                if m.beside {
-                    self.layers as usize
-                } else {
-                    count(LayerKind::Mamba)
-                },
-                m.heads,
-                m.key_dim,
-                m.value_dim,
-                m.groups,
-                m.taps
-            );
-            facts.push(fact("Mamba-2", text));
+            let layers = match m.beside {
+                true => self.layers as usize,
+                false => count(LayerKind::Mamba),
+            };
+            let (name, text) = match m.selective {
+                None => (
+                    "Mamba-2",
+                    format!(
+                        "{layers} layers, {} heads of {} x {} in {} groups, {} taps",
+                        m.heads, m.key_dim, m.value_dim, m.groups, m.taps
+                    ),
+                ),
+                Some(s) => (
+                    "Mamba-1",
+                    format!(
+                        "{layers} layers, {} channels with states of {}, time steps of rank {}, {} taps",
+                        m.values(),
+                        m.key_dim,
+                        s.rank,
+                        m.taps
+                    ),
+                ),
+            };
+            facts.push(fact(name, text));
         }
         if let Some(d) = self.delta {
             let text = format!(

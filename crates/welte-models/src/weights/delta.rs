@@ -124,17 +124,19 @@ const BY_CHANNEL_GGUF: DeltaNames = DeltaNames {
 
 impl DeltaNames {
     /// Those of directories and those of GGUF files.
-    pub(crate) fn both() -> [&'static DeltaNames; 2] {
-        [&HUGGING_FACE, &GGUF]
+    pub(crate) fn both(by_channel: bool) -> [&'static DeltaNames; 2] {
+        match by_channel {
+            true => [&BY_CHANNEL_HUGGING_FACE, &BY_CHANNEL_GGUF],
+            false => [&HUGGING_FACE, &GGUF],
+        }
     }
 }
 
 pub(super) fn names(checkpoint: &dyn Checkpoint, by_channel: bool) -> &'static DeltaNames {
-    match (checkpoint.dialect(), by_channel) {
-        (Dialect::Gguf, false) => &GGUF,
-        (Dialect::HuggingFace, false) => &HUGGING_FACE,
-        (Dialect::Gguf, true) => &BY_CHANNEL_GGUF,
-        (Dialect::HuggingFace, true) => &BY_CHANNEL_HUGGING_FACE,
+    let [hugging_face, gguf] = DeltaNames::both(by_channel);
+    match checkpoint.dialect() {
+        Dialect::Gguf => gguf,
+        Dialect::HuggingFace => hugging_face,
     }
 }
 

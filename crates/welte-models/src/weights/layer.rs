@@ -168,8 +168,7 @@ pub(super) fn layer(
     let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
         (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
         (_, Some((m, names)), ..) if !m.beside => {
-            let rows = vec![Rows::all(w(names.project), m.width())];
-            (rows, w(names.out), m.values())
+            (mamba::rows(names, i, m), w(names.out), m.values())
         }
         (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
         (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),

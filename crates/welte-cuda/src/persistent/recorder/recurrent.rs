@@ -203,6 +203,9 @@ impl Recorder<'_> {
 
     /// The state space model of Mamba-2, with the gate that follows.
     pub(super) fn mamba2(&mut self, index: usize) -> Result<(), String> {
+        if self.pass.commands[index].word("by_channel") != Some(0) {
+            return Err("states whose columns have time steps of their own".to_string());
+        }
         let missing = "a state space model that is not gated";
         let [model, gate] = self.take_run(&GATED_MAMBA, index, missing)?;
         let p = params::Mamba2::of(&model.params);
