@@ -343,11 +343,11 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
         Delta { ..DELTA },
         Delta { tiled: 1, ..DELTA },
         Delta {
-            by_channel: true,
+            mamba: true,
             ..DELTA
         },
         Delta {
-            mamba: true,
+            by_channel: true,
             ..DELTA
         },
         Delta {

@@ -474,6 +474,9 @@ fn mamba_has_no_other_layers() {
     let found = made("mamba", "expand", Value::U64(3)).unwrap();
     assert!(found.alone && found.layer_kinds.iter().all(|k| *k == LayerKind::Mamba));
     assert_eq!(found.context, 1 << 20);
+    let names: Vec<String> = found.facts().into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&"Mamba-1".to_string()), "{names:?}");
+    assert!(!names.contains(&"heads".to_string()), "{names:?}");
     let mamba = found.mamba.unwrap();
     assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (12, 64, 16));
     let own = mamba.selective.unwrap();

@@ -379,9 +379,13 @@ impl ModelSpec {
             n => facts.push(fact("layers with sparse activations", n.to_string())),
         }
         let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
-        if self.alone {
-            let text = count(LayerKind::None).to_string();
-            facts.push(fact("feed-forward layers", text));
+        match count(LayerKind::None) {
+            0 => (),
+            n => facts.push(fact("feed-forward layers", n.to_string())),
+        }
+        if count(LayerKind::Attention) == 0 {
+            let of_attention = ["heads", "feed-forward", "rope", "layers without rope"];
+            facts.retain(|(name, _)| !of_attention.contains(&name.as_str()));
         }
         if self.conv_taps > 0 {
             let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
