@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import transformers
 
-LISTS = ["index", "families", "plain", "hybrid"]
+LISTS = ["index", "families", "plain", "hybrid", "recurrent"]
 # Files with the least rounding come first.
 FORMATS = ["F32", "BF16", "F16", "Q8_0"]
 

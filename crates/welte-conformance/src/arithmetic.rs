@@ -69,6 +69,7 @@ fn model(i: usize, format: Format) -> Model {
         1 => Layer::Attention(windowed),
         _ if i.is_multiple_of(2) => Layer::Delta(Delta {
             mamba: i.is_multiple_of(4),
+            by_channel: i.is_multiple_of(7),
             // More than a device takes together.
             value_dim: 40,
             ..DELTA

@@ -339,13 +339,24 @@ fn fill_page(pair: &mut Pair<'_>, cache: usize, page: u32, value: f32) {
 /// used slot.
 pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
     let convolutions = [2, 3, 4, 9].map(|taps| Layer::Conv(Conv { taps, ..CONV }));
-    let deltas = [(0, false), (1, false), (0, true)].map(|(tiled, mamba)| {
-        Layer::Delta(Delta {
-            tiled,
-            mamba,
+    let deltas = [
+        Delta { ..DELTA },
+        Delta { tiled: 1, ..DELTA },
+        Delta {
+            mamba: true,
             ..DELTA
-        })
-    });
+        },
+        Delta {
+            by_channel: true,
+            ..DELTA
+        },
+        Delta {
+            mamba: true,
+            by_channel: true,
+            ..DELTA
+        },
+    ];
+    let deltas = deltas.map(Layer::Delta);
     for (seed, state) in (32..).zip(convolutions.into_iter().chain(deltas)) {
         let model = Model {
             layers: vec![

@@ -131,6 +131,9 @@ pub struct Delta {
     pub shared: u32,
     /// The state space model of Mamba-2 in place of the delta rule.
     pub mamba: bool,
+    /// The rows of a state decay apart from each other; the columns of a state space model have time steps of their own, and its
+    /// elements decays.
+    pub by_channel: bool,
 }
 
 /// The experts' logits are looked up by token, so that every device has the same bits and makes the same choice.
@@ -188,6 +191,7 @@ pub const DELTA: Delta = Delta {
     act: 0,
     shared: 1,
     mamba: false,
+    by_channel: false,
 };
 
 pub const EXPERTS: Experts = Experts {
@@ -412,7 +416,23 @@ impl Delta {
             act,
             shared: n.pick(&[1, value_dim, heads * value_dim]),
             mamba: n.pick(&[false, true]),
+            by_channel: n.pick(&[false, true]),
         }
+    }
+
+    /// Floats of a row of a, or of time steps.
+    pub fn times(&self) -> u32 {
+        self.heads
+            * match (self.by_channel, self.mamba) {
+                (false, _) => 1,
+                (true, false) => self.key_dim,
+                (true, true) => self.value_dim,
+            }
+    }
+
+    /// Floats of a row of b and a.
+    pub fn rates(&self) -> u32 {
+        self.heads + self.times()
     }
 
     /// Floats of a row of queries, keys and values.

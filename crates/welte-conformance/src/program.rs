@@ -378,7 +378,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         _ => 0,
     });
     let rates = widest(&|l| match l {
-        Layer::Delta(d) => 2 * d.heads,
+        Layer::Delta(d) => d.rates(),
         Layer::Streams(s) => s.streams,
         _ => 0,
     });
@@ -812,17 +812,21 @@ impl Emit<'_> {
             unreachable!("sized by this layer");
         };
         self.project("delta in", d.width(), mixed);
-        self.project("delta rates", 2 * d.heads, rates);
+        self.project("delta rates", d.rates(), rates);
         let gates = d.values() / d.shared;
         self.project("delta gate", gates, opened);
         // Decays are negative.
-        let values: Vec<f32> = (0..d.heads).map(|i| -0.1 - 0.2 * (i % 5) as f32).collect();
+        let decays = match d.by_channel && d.mamba {
+            true => d.times() * d.key_dim,
+            false => d.heads,
+        };
+        let values: Vec<f32> = (0..decays).map(|i| -0.1 - 0.2 * (i % 5) as f32).collect();
         let name = format!("{}delta decay", self.name);
-        let shape = (1, d.heads);
+        let shape = (1, decays);
         let decay = self
             .b
             .weight_of(&name, Format::F32, shape, Usage::Vector, 0.0, &values);
-        let dt_bias = self.vector("delta dt bias", d.heads);
+        let dt_bias = self.vector("delta dt bias", d.times());
         let p = params::GatedDelta {
             layer,
             key_heads: d.key_heads,
@@ -834,10 +838,11 @@ impl Emit<'_> {
             x_stride: mixed.stride,
             gates_stride: rates.stride,
             y_stride: ruled.stride,
+            by_channel: d.by_channel.into(),
         };
         let buffers = [mixed.at, rates.at, ruled.at, cache];
         if d.mamba {
-            let skip = self.vector("mamba skip", d.heads);
+            let skip = self.vector("mamba skip", d.times());
             let p = params::Mamba2 {
                 layer,
                 groups: d.key_heads,
@@ -847,6 +852,7 @@ impl Emit<'_> {
                 x_stride: mixed.stride,
                 dt_stride: rates.stride,
                 y_stride: ruled.stride,
+                by_channel: d.by_channel.into(),
             };
             let weights = [decay, dt_bias, skip];
             self.push(Op::Mamba2, &weights, &buffers, p.words());

@@ -198,8 +198,9 @@ impl Sizes {
                     }
                 }
                 if command.op == Op::GatedDelta {
-                    let key_dim = params::GatedDelta::of(&command.params).key_dim as usize;
-                    let scratch = gated_delta::scratch_floats(key_dim) * 4;
+                    let p = params::GatedDelta::of(&command.params);
+                    let floats = gated_delta::scratch_floats(p.key_dim as usize, p.by_channel == 1);
+                    let scratch = floats * 4;
                     sizes.per_thread = sizes.per_thread.max(scratch);
                 }
                 if command.op == Op::HeadsMatmul {

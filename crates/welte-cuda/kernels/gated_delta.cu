@@ -1,13 +1,13 @@
-// The gated delta rule (state.cuh: how the work is cut).
+// The gated delta rule (state.cuh: how the work is cut). BY_CHANNEL: the rows of a state decay apart from each other.
 #include "state.cuh"
 
 struct DeltaArgs {
     const Step *step;
     const RowState *states;
     const float *decay;   // per value head
-    const float *dt_bias; // per value head
+    const float *dt_bias; // per value head, or per element of its key
     const float *x;       // queries and keys of key_heads heads, values of heads heads
-    const float *gates;   // b, then a, of heads heads
+    const float *gates;   // b of heads heads, then a: of the heads, or of the elements of their keys
     float *y;
     float *state;     // of the layer: [page][head][KEY_DIM][value_dim]
     const u32 *pages; // the state's page of each slot
@@ -23,7 +23,7 @@ struct DeltaArgs {
 
 // Generated rows.
 extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_constant__ DeltaArgs a) {
-    __shared__ float key[KEY_DIM], query[KEY_DIM], sums[2][THREADS / 32];
+    __shared__ float key[KEY_DIM], query[KEY_DIM], keeps[BY_CHANNEL ? KEY_DIM : 1], sums[2][THREADS / 32];
     grid_release();
     grid_wait();
     if (a.step->ended) return;
@@ -56,21 +56,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
 #pragma unroll
         for (u32 i = 0; i < THREADS / 32; ++i) queries += sums[0][i], keys += sums[1][i];
         float of_query = 1.0f / (sqrtf(queries + a.eps) * sqrtf((float)KEY_DIM)), of_key = 1.0f / sqrtf(keys + a.eps);
+        const float *gates = a.gates + (u64)r * a.gates_stride;
         for (u32 i = t; i < KEY_DIM; i += THREADS) {
             query[i] = q[i] * of_query;
             key[i] = k[i] * of_key;
+            u64 own = (u64)head * KEY_DIM + i;
+            if (BY_CHANNEL) keeps[i] = expf(a.decay[head] * softplus(gates[a.heads + own] + a.dt_bias[own]));
         }
         __syncthreads();
-        const float *gates = a.gates + (u64)r * a.gates_stride;
-        float dt = gates[a.heads + head] + a.dt_bias[head];
-        float kept = expf(a.decay[head] * softplus(dt));
+        float kept = 0;
+        if (!BY_CHANNEL) {
+            float dt = gates[a.heads + head] + a.dt_bias[head];
+            kept = expf(a.decay[head] * softplus(dt));
+        }
         float rate = 1.0f / (1.0f + expf(-gates[head]));
         float value = own ? x[2 * (u64)a.key_heads * KEY_DIM + (u64)head * a.value_dim + column] : 0.0f;
         float recalled = 0, answer = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i) {
             u32 at = i * PARTS + part;
-            s[i] *= kept;
+            s[i] *= !BY_CHANNEL ? kept : at < KEY_DIM ? keeps[at] : 0.0f;
             if (at < KEY_DIM) recalled += s[i] * key[at];
         }
         float change = rate * (value - column_sum(recalled));
@@ -92,6 +97,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
 
 struct Operands {
     float keys[AHEAD][VECTOR], queries[AHEAD][VECTOR];
+#if BY_CHANNEL
+    float keeps[AHEAD][VECTOR]; // copied as a
+#endif
     float values[AHEAD][COLUMNS], gates[AHEAD][2];
 };
 
@@ -113,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rows(const __g
     u32 key_head = a.tiled ? head % a.key_heads : head / (a.heads / a.key_heads);
     // Elements beyond the key stay zero.
     for (u32 i = t; i < sizeof(operands) / 4; i += THREADS) ((float *)operands)[i] = 0.0f;
-    float decay = a.decay[head], dt_bias = a.dt_bias[head];
+    float decay = a.decay[head], dt_bias = BY_CHANNEL ? 0.0f : a.dt_bias[head];
     grid_wait();
     if (a.step->ended) return;
     bool own = column < a.value_dim, held = false;
@@ -132,6 +140,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rows(const __g
                 u32 place = vector_place(e);
                 copy_async<4>(shared_address(&to.keys[n][place]), key + e);
                 copy_async<4>(shared_address(&to.queries[n][place]), query + e);
+#if BY_CHANNEL
+                copy_async<4>(shared_address(&to.keeps[n][place]), gates + a.heads + (u64)head * KEY_DIM + e);
+#endif
             }
             u32 first = blockIdx.x * COLUMNS;
             if (t < COLUMNS && first + t < a.value_dim) copy_async<4>(shared_address(&to.values[n][t]), value + first + t);
@@ -153,9 +164,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rows(const __g
             normalise(from.keys[n], 1.0f, a.eps);
             normalise(from.queries[n], 1.0f / sqrtf((float)KEY_DIM), a.eps);
         }
+#if BY_CHANNEL
+        for (u32 n = t / 32; n < count; n += THREADS / 32)
+            for (u32 e = t % 32; e < KEY_DIM; e += 32) {
+                float &keep = from.keeps[n][vector_place(e)];
+                keep = expf(decay * softplus(keep + a.dt_bias[(u64)head * KEY_DIM + e]));
+            }
+#endif
         if (t < count) {
             rates[t] = 1.0f / (1.0f + expf(-from.gates[t][0]));
-            keeps[t] = expf(decay * softplus(from.gates[t][1] + dt_bias));
+            if (!BY_CHANNEL) keeps[t] = expf(decay * softplus(from.gates[t][1] + dt_bias));
         }
         __syncthreads();
         for (u32 n = 0; n < count; ++n) {
@@ -171,10 +189,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rows(const __g
 #pragma unroll
             for (u32 i = 0; i < EACH4; i += 4) {
                 four_of(from.keys[n], part, i, key);
+#if BY_CHANNEL
+                float keep[4];
+                four_of(from.keeps[n], part, i, keep);
+#pragma unroll
+                for (u32 j = 0; j < 4; ++j) s[i + j] *= keep[j];
+#endif
 #pragma unroll
                 for (u32 j = 0; j < 4; ++j) recalled[j] = fmaf(s[i + j], key[j], recalled[j]);
             }
-            float known = column_sum((recalled[0] + recalled[1]) + (recalled[2] + recalled[3])), kept = keeps[n];
+            float known = column_sum((recalled[0] + recalled[1]) + (recalled[2] + recalled[3])), kept = BY_CHANNEL ? 1.0f : keeps[n];
             float change = rates[n] * (from.values[n][t / PARTS] - kept * known);
 #pragma unroll
             for (u32 i = 0; i < EACH4; i += 4) {

@@ -1,14 +1,15 @@
-// The state space model of Mamba-2 (state.cuh: how the work is cut).
+// The state space model of Mamba-2 (state.cuh: how the work is cut). BY_COLUMN: that of Mamba-1, where every column of a state has a time
+// step of its own, and every element a decay.
 #include "state.cuh"
 
 struct MambaArgs {
     const Step *step;
     const RowState *states;
-    const float *decay; // per head, like the next two
+    const float *decay; // per head, like the next two; or per element of the state, and the next two per column
     const float *dt_bias;
     const float *skip;
     const float *x;  // inputs of all heads, keys of all groups, queries of all groups
-    const float *dt; // per head
+    const float *dt; // per head, or per column
     float *y;
     float *state;     // of the layer: [page][head][KEY_DIM][value_dim]
     const u32 *pages; // the state's page of each slot
@@ -29,7 +30,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
     u32 column = blockIdx.x * COLUMNS + t / PARTS, values = a.heads * a.value_dim;
     bool own = column < a.value_dim, held = false;
     float *state = a.state + ((u64)a.pages[slot] * a.heads + head) * KEY_DIM * a.value_dim + column;
-    float s[EACH];
+    float s[EACH], decays[EACH];
+    u32 time_at = BY_COLUMN ? head * a.value_dim + (own ? column : 0) : head;
+    if (BY_COLUMN) load_column(decays, a.decay + (u64)head * KEY_DIM * a.value_dim + column, a.value_dim, part, own);
     for (u32 r = 0; r < a.step->live; ++r) {
         Row row = a.step->rows[r];
         if (row.slot != slot || has_stopped(a.step, a.states, r)) continue;
@@ -41,19 +44,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
         }
         const float *x = a.x + (u64)r * a.x_stride, *key = x + values + (u64)(head / (a.heads / a.groups)) * KEY_DIM;
         const float *query = key + (u64)a.groups * KEY_DIM;
-        float dt = a.dt[(u64)r * a.dt_stride + head] + a.dt_bias[head];
-        float time = softplus(dt), kept = expf(a.decay[head] * time);
+        float dt = a.dt[(u64)r * a.dt_stride + time_at] + a.dt_bias[time_at];
+        float time = softplus(dt), kept = BY_COLUMN ? 0.0f : expf(a.decay[head] * time);
         float input = own ? x[(u64)head * a.value_dim + column] : 0.0f, answer = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i) {
             u32 at = i * PARTS + part;
             if (at < KEY_DIM) {
+                if (BY_COLUMN) kept = expf(decays[i] * time);
                 s[i] = fmaf(s[i], kept, key[at] * (time * input));
                 answer = fmaf(s[i], query[at], answer);
             }
         }
         answer = column_sum(answer);
-        if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = fmaf(a.skip[head], input, answer);
+        if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = fmaf(a.skip[time_at], input, answer);
     }
     if (own && held) store_column(s, state, a.value_dim, part);
 }
@@ -62,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
 
 struct Operands {
     float keys[AHEAD][VECTOR], queries[AHEAD][VECTOR];
-    float inputs[AHEAD][COLUMNS], dts[AHEAD];
+    float inputs[AHEAD][COLUMNS], dts[AHEAD][BY_COLUMN ? COLUMNS : 1];
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_constant__ MambaArgs a) {
@@ -74,10 +78,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
     u32 column = blockIdx.x * COLUMNS + t / PARTS, values = a.heads * a.value_dim;
     // Elements beyond the key stay zero.
     for (u32 i = t; i < sizeof(operands) / 4; i += THREADS) ((float *)operands)[i] = 0.0f;
-    float decay = a.decay[head], dt_bias = a.dt_bias[head], skip = a.skip[head];
+    bool own = column < a.value_dim, held = false;
+    u32 time_at = BY_COLUMN ? head * a.value_dim + (own ? column : 0) : head;
+    float decay = BY_COLUMN ? 0.0f : a.decay[head], dt_bias = a.dt_bias[time_at], skip = a.skip[time_at], decays[EACH4] = {};
+    if (BY_COLUMN) load_column(decays, a.decay + (u64)head * KEY_DIM * a.value_dim + column, a.value_dim, part, own);
     grid_wait();
     if (a.step->ended) return;
-    bool own = column < a.value_dim, held = false;
     float *state = a.state + ((u64)a.pages[slot] * a.heads + head) * KEY_DIM * a.value_dim + column;
     u32 seen = 0; // rows that were looked at
     // Starts copying the operands of the next rows of this slot. Returns their number, the same in all threads.
@@ -96,7 +102,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
             }
             u32 first = blockIdx.x * COLUMNS;
             if (t < COLUMNS && first + t < a.value_dim) copy_async<4>(shared_address(&to.inputs[n][t]), x + (u64)head * a.value_dim + first + t);
-            if (t == COLUMNS) copy_async<4>(shared_address(&to.dts[n]), a.dt + (u64)r * a.dt_stride + head);
+            const float *dt = a.dt + (u64)r * a.dt_stride;
+            if (BY_COLUMN) {
+                u32 c = t - COLUMNS;
+                if (t / COLUMNS == 1 && first + c < a.value_dim) copy_async<4>(shared_address(&to.dts[n][c]), dt + head * a.value_dim + first + c);
+            } else if (t == COLUMNS)
+                copy_async<4>(shared_address(&to.dts[n][0]), dt + head);
         }
         copy_commit();
         return count;
@@ -110,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
         copy_wait<1>();
         __syncthreads();
         const Operands &from = operands[buffer];
-        if (t < count) {
-            float time = softplus(from.dts[t] + dt_bias);
+        if (!BY_COLUMN && t < count) {
+            float time = softplus(from.dts[t][0] + dt_bias);
             times[t] = time;
             keeps[t] = expf(decay * time);
         }
@@ -124,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
                 load_column(s, state, a.value_dim, part, own && !zero);
                 held = true;
             }
-            float time = times[n], kept = keeps[n], input = from.inputs[n][t / PARTS], answer = 0;
+            float time = BY_COLUMN ? softplus(from.dts[n][t / PARTS] + dt_bias) : times[n], kept = BY_COLUMN ? 0.0f : keeps[n], input = from.inputs[n][t / PARTS], answer = 0;
 #pragma unroll
             for (u32 i = 0; i < EACH4; i += 4) {
                 float key[4], query[4];
@@ -132,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
                 four_of(from.queries[n], part, i, query);
 #pragma unroll
                 for (u32 j = 0; j < 4; ++j) {
+                    if (BY_COLUMN) kept = expf(decays[i + j] * time);
                     s[i + j] = fmaf(s[i + j], kept, key[j] * (time * input));
                     answer = fmaf(s[i + j], query[j], answer);
                 }

@@ -3,6 +3,10 @@
 #pragma once
 #include "common.cuh"
 
+#ifndef BY_CHANNEL
+#define BY_CHANNEL 0 // 1: prompt rows have a third vector, which says how the rows of the matrix decay
+#endif
+
 constexpr u32 THREADS = 128;
 constexpr u32 PARTS = 4; // threads that share a column; each has every fourth element of the key
 constexpr u32 EACH = (KEY_DIM + PARTS - 1) / PARTS;
@@ -27,7 +31,7 @@ template <u32 N> __device__ __forceinline__ void store_column(const float (&s)[N
 
 // ---- operands of prompt rows, copied to shared memory while the rows before are computed ----
 
-constexpr u32 AHEAD = KEY_DIM <= 128 ? 16 : KEY_DIM <= 256 ? 8 : 4; // rows
+constexpr u32 AHEAD = (KEY_DIM <= 128 ? 16 : KEY_DIM <= 256 ? 8 : 4) >> BY_CHANNEL; // rows
 constexpr u32 EACH4 = (EACH + 3) / 4 * 4;   // a thread's elements of a key, in whole loads
 constexpr u32 PART_FLOATS = EACH4 + 4;      // no two threads of a column access the same bank
 constexpr u32 VECTOR = PARTS * PART_FLOATS; // of a key or a query: each thread's elements together

@@ -57,7 +57,7 @@ impl Buffers {
         let sums = spec.encoder.as_ref().is_some_and(|e| e.norms_sums);
         let shared = spec.experts.and_then(|e| e.shared);
         let qkv = match spec.latent {
-            Some(l) => l.inputs(spec),
+            Some(l) => l.inputs(spec).max(spec.delta.map_or(0, |d| d.width())),
             None => spec.projected_width(),
         };
         Set {

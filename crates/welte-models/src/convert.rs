@@ -8,6 +8,7 @@ mod delta;
 pub(crate) mod directory;
 mod keys;
 mod latent;
+mod mamba;
 pub(crate) mod mmproj;
 pub(crate) mod translated;
 
@@ -19,7 +20,7 @@ use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
 use crate::spec::Scaling;
 use crate::weights::grouped_rows;
-use crate::{Error, ModelSpec, QkNorm};
+use crate::{Error, Mamba, ModelSpec, QkNorm};
 use std::fmt::Debug;
 use translated::{Change, Order, Source, Tensors, Translated};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, TensorInfo, Value};
@@ -164,6 +165,13 @@ fn same(gguf: &Translated, spec: &ModelSpec, read_back: &ModelSpec) -> Result<()
     if (expected.attention_scale - read_back.attention_scale).abs() < 1e-6 * spec.attention_scale {
         expected.attention_scale = read_back.attention_scale;
     }
+    // GGUF has one epsilon for all norms.
+    let selective = |mamba: Option<Mamba>| mamba.and_then(|m| m.selective);
+    if let (Some(mamba), Some(other)) = (&mut expected.mamba, selective(read_back.mamba))
+        && let Some(own) = &mut mamba.selective
+    {
+        own.eps = other.eps;
+    }
     if let (Some(delta), Some(other)) = (&mut expected.delta, &read_back.delta) {
         delta.tiled = other.tiled;
     }
@@ -255,6 +263,7 @@ impl OfModel {
             }
             all.experts(from, hf, gguf, spec, layer);
             all.delta(from, spec, layer);
+            all.mamba(from, spec, layer);
             all.latent(from, spec, layer);
         }
         all.pair(from, hf.final_norm, gguf.final_norm, 0);

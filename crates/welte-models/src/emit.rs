@@ -272,7 +272,8 @@ impl<'a> Emitter<'a> {
             self.conv(i, layer, kernel);
         } else if let Some(((weights, l), buffers)) = latent {
             let cache = self.places.caches[i];
-            self.latent_attention(layer, weights, l, cache, buffers);
+            let turns = spec.layer_ropes.get(i) != Some(&LayerRope::None);
+            self.latent_attention(layer, weights, (l, turns), cache, buffers);
         } else if spec.kind(i as u32) == LayerKind::Attention {
             self.attention(i, layer);
         }

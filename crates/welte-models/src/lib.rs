@@ -46,7 +46,7 @@ pub use options::CompileOptions;
 pub use spec::{
     Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Latent, LayerKind, LayerRope,
     LayerShape, Limits, Mamba, ModelSpec, Multipliers, NormKind, OutputGate, PositionScale,
-    Positions, QkNorm, Rope, Scaling, Scoring, SharedExpert,
+    Positions, QkNorm, Rope, Scaling, Scoring, Selective, SelectiveNorms, SharedExpert,
 };
 pub use speech::{Rotation, SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
 pub use steer::steer;

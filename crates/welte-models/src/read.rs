@@ -53,11 +53,9 @@ pub(crate) fn read_keys(
     let layers = keys.size(&layers, listed, MOST_LAYERS)?;
     let dim = keys.first_name("embedding_length", &["hidden_size", "n_embd"]);
     let dim = keys.size(&dim, default(4096, 4096), MOST_DIM)?;
-    // Mamba-2 has no attention, and its files say 0 where others have sizes.
-    let attends = arch.name != "mamba2";
     let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
     let latent = keys.value(&latent).is_some();
-    let shape = if attends {
+    let shape = if arch.attends {
         heads(keys, arch, [layers, dim], latent, &default)?
     } else {
         Heads {
@@ -71,7 +69,7 @@ pub(crate) fn read_keys(
     // Models with experts in every layer may lack the key.
     let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
     let ffn = keys.first_name("feed_forward_length", &FEED_FORWARD);
-    let ffn = if attends {
+    let ffn = if arch.attends {
         // Those of Llama-Nemotron have none in common.
         let none = (arch.name == "deci" && !keys.is_gguf()).then_some(1);
         let usual = keys.u32(&expert)?.or(default(11008, 14336)).or(none);
@@ -81,13 +79,13 @@ pub(crate) fn read_keys(
     };
     let context = keys.first_name(
         "context_length",
-        &["max_position_embeddings", "n_positions"],
+        &["max_position_embeddings", "n_positions", "model_max_length"],
     );
-    let usual = default(2048, 131072).or((!attends).then_some(1 << 20));
+    let usual = default(2048, 131072).or((!arch.attends).then_some(1 << 20));
     let context = keys.size(&context, usual, MOST_CONTEXT)?;
     let eps = epsilon(keys)?;
     let vocab = vocabulary(keys, &weight(names.embed, 0))?;
-    let rot = if latent || !attends {
+    let rot = if latent || !arch.attends {
         head_dim
     } else {
         rotated(keys, head_dim)?
@@ -298,6 +296,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         "top_k_experts",
         "moe_topk",
         "moe_top_k",
+        "num_experts_per_token",
     ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));

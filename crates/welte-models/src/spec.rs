@@ -312,7 +312,7 @@ pub enum LayerKind {
     Delta,
     /// A short convolution between two gates.
     Conv,
-    /// A short convolution, then the state space model of Mamba-2.
+    /// A short convolution, then the state space model of Mamba-2 or Mamba-1.
     Mamba,
     /// Nothing: the layer is a feed-forward part.
     None,
@@ -333,10 +333,36 @@ pub struct Delta {
     pub taps: u32,
     /// Value head `h` has key head `h % key_heads`; otherwise neighbours share a key head.
     pub tiled: bool,
+    /// The elements of a key have decays apart from each other. These and the output's gates, which are sigmoids, have a low rank: that of
+    /// a key and of a value (KDA).
+    pub by_channel: bool,
 }
 
-/// The layers with the state space model of Mamba-2.
+/// What Mamba-1 has: inputs alone are projected and convolved. Keys, queries and time steps are products of them, the time steps of a
+/// low rank; every input has a time step of its own, and every element of the state a decay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Selective {
+    /// The rank of the time steps.
+    pub rank: u32,
+    /// The norms of these, of keys and of queries.
+    pub norms: SelectiveNorms,
+    /// Their epsilon.
+    pub eps: f32,
+}
+
+/// The norms of time steps, keys and queries of Mamba-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelectiveNorms {
+    /// No norms.
+    None,
+    /// Without weights.
+    Plain,
+    /// With weights.
+    Weighted,
+}
+
+/// The layers with the state space model of Mamba-2, or of Mamba-1, whose inputs are dealt to heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mamba {
     /// Groups of heads that share keys and queries.
     pub groups: u32,
@@ -354,6 +380,8 @@ pub struct Mamba {
     pub norm: bool,
     /// It runs beside attention in every layer. Both read the same norm.
     pub beside: bool,
+    /// What Mamba-1 has.
+    pub selective: Option<Selective>,
 }
 
 /// Factors of what matrices yield. Files of llama.cpp contain them in the matrices.
@@ -381,14 +409,32 @@ impl Mamba {
         self.heads * self.value_dim
     }
 
-    /// Channels of the convolution: inputs, keys and queries.
-    pub(crate) fn channels(&self) -> u32 {
-        self.values() + 2 * self.groups * self.key_dim
+    /// Keys and queries.
+    pub(crate) fn keys_and_queries(&self) -> u32 {
+        2 * self.groups * self.key_dim
     }
 
-    /// Floats of a row of all projections: the gate, the channels, a time step of every head.
+    /// Channels of the convolution: inputs, keys and queries; of Mamba-1 inputs only.
+    pub(crate) fn channels(&self) -> u32 {
+        match self.selective {
+            None => self.values() + self.keys_and_queries(),
+            Some(_) => self.values(),
+        }
+    }
+
+    /// Floats of a row of all projections: the gate, the channels, a time step of every head or input.
     pub(crate) fn width(&self) -> u32 {
-        self.values() + self.channels() + self.heads
+        let times = match self.selective {
+            None => self.heads,
+            Some(_) => self.values(),
+        };
+        self.values() + self.channels() + times
+    }
+
+    /// Floats of a row of inputs, keys and queries; of Mamba-1 also of time steps at their rank.
+    pub(crate) fn convolved(&self) -> u32 {
+        let rank = self.selective.map_or(0, |s| s.rank);
+        self.values() + self.keys_and_queries() + rank
     }
 }
 
@@ -403,9 +449,20 @@ impl Delta {
         2 * self.key_heads * self.key_dim + self.values()
     }
 
-    /// Floats of a row of all projections: the channels, the gate, b and a of every head.
+    /// Floats of a row of all projections: the channels, the gate, b and a of every head. With decays by channel: the channels, the gate and
+    /// a in their low ranks, b of every head, a of every element of its key, the gate.
     pub(crate) fn width(&self) -> u32 {
-        self.channels() + self.values() + 2 * self.heads
+        let all = self.channels() + self.values() + self.heads;
+        if self.by_channel {
+            all + self.ranks() + self.heads * self.key_dim
+        } else {
+            all + self.heads
+        }
+    }
+
+    /// The low ranks of the gate and of a.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.value_dim + self.key_dim
     }
 }
 

@@ -553,9 +553,9 @@ fn what_is_wrong_is_named() {
     };
     let arch = |name: &str| Value::String(name.into());
     has(
-        complaint(&|f| f.set("general.architecture", arch("mamba"))),
+        complaint(&|f| f.set("general.architecture", arch("rwkv7"))),
         &[
-            "'mamba'",
+            "'rwkv7'",
             "gemma2, gemma3, gemma3_text, gemma3n, gemma3n_text, gemma4, gemma4_text",
         ],
     );

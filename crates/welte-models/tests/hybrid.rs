@@ -5,7 +5,9 @@ mod common;
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, LayerKind, ModelSpec, Scoring, compile, spec};
+use welte_models::{
+    CompileOptions, LayerKind, LayerRope, ModelSpec, Scoring, SelectiveNorms, compile, spec,
+};
 use welte_table::{CacheKind, Format, Op, Program, params, verify};
 
 fn gguf() -> Fake {
@@ -368,4 +370,132 @@ fn too_many_checkpoints_are_refused() {
     let spec = spec(&fake).unwrap();
     let error = compile(&spec, &fake, &options).unwrap_err();
     assert!(error.to_string().contains("checkpoints"), "{error}");
+}
+
+#[test]
+fn kimi_linears_layers_are_those_that_its_configuration_lists() {
+    let list = |of: &[u64]| Value::Array(of.iter().map(|n| Value::U64(*n)).collect());
+    let made = |key: &str, value: Value| {
+        let mut fake = Recipe {
+            architecture: "kimi_linear",
+            dialect: Dialect::HuggingFace,
+            layers: 4,
+            ..Recipe::default()
+        }
+        .build();
+        fake.set("linear_attn_config.full_attn_layers", list(&[4]));
+        for (key, value) in [
+            ("linear_attn_config.num_heads", 8),
+            ("linear_attn_config.head_dim", 32),
+            ("kv_lora_rank", 64),
+            ("qk_rope_head_dim", 16),
+            ("qk_nope_head_dim", 32),
+            ("v_head_dim", 32),
+            ("num_experts", 8),
+            ("num_experts_per_token", 2),
+            ("moe_intermediate_size", 64),
+            ("num_shared_experts", 1),
+            ("first_k_dense_replace", 1),
+        ] {
+            fake.set(key, Value::U64(value));
+        }
+        fake.set(key, value);
+        fake
+    };
+    use LayerKind::{Attention, Delta};
+    let found = spec(&made("moe_renormalize", Value::Bool(false))).unwrap();
+    assert_eq!(found.layer_kinds, [Delta, Delta, Delta, Attention]);
+    let delta = found.delta.unwrap();
+    assert!(delta.by_channel && !delta.tiled);
+    assert_eq!((delta.key_heads, delta.heads, delta.taps), (8, 8, 4));
+    assert_eq!((delta.key_dim, delta.value_dim), (32, 32));
+    assert!(found.layer_ropes.iter().all(|r| *r == LayerRope::None));
+    assert_eq!((found.kv_heads, found.head_dim), (1, 80));
+    let experts = found.experts.unwrap();
+    assert_eq!(
+        (experts.used, experts.scoring, experts.renormalise),
+        (2, Scoring::Sigmoid, false)
+    );
+    assert_eq!(found.expert_layers, [false, true, true, true]);
+    for (key, value, problem) in [
+        (
+            "linear_attn_config.full_attn_layers",
+            list(&[5]),
+            "not a layer from 1 to 4",
+        ),
+        (
+            "linear_attn_config.full_attn_layers",
+            Value::Bool(false),
+            "layer_types",
+        ),
+        ("linear_attn_config.head_dim", Value::U64(0), "from 1"),
+        (
+            "linear_attn_config.short_conv_kernel_size",
+            Value::U64(1),
+            "must be at least 2",
+        ),
+        ("mla_use_nope", Value::Bool(false), "without rope"),
+        (
+            "moe_router_activation_func",
+            Value::String("softmax".into()),
+            "supported is sigmoid",
+        ),
+    ] {
+        let error = spec(&made(key, value)).unwrap_err().to_string();
+        assert!(error.contains(problem), "{key}: {error}");
+    }
+}
+
+#[test]
+fn mamba_has_no_other_layers() {
+    let made = |kind: &'static str, key: &str, value: Value| {
+        let mut fake = Recipe {
+            architecture: kind,
+            dialect: Dialect::HuggingFace,
+            ..Recipe::default()
+        }
+        .build();
+        for missing in [
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "intermediate_size",
+            "max_position_embeddings",
+        ] {
+            fake.metadata.remove(missing);
+        }
+        let table = "model.embed_tokens.weight";
+        let tensor = fake.tensors.iter_mut().find(|t| t.name == table);
+        tensor.unwrap().name = "backbone.embeddings.weight".into();
+        fake.set("time_step_rank", Value::String("auto".into()));
+        fake.set(key, value);
+        spec(&fake)
+    };
+    let found = made("mamba", "expand", Value::U64(3)).unwrap();
+    assert!(found.alone && found.layer_kinds.iter().all(|k| *k == LayerKind::Mamba));
+    assert_eq!(found.context, 1 << 20);
+    let names: Vec<String> = found.facts().into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&"Mamba-1".to_string()), "{names:?}");
+    assert!(!names.contains(&"heads".to_string()), "{names:?}");
+    let mamba = found.mamba.unwrap();
+    assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (12, 64, 16));
+    let own = mamba.selective.unwrap();
+    assert_eq!((own.rank, own.norms), (16, SelectiveNorms::None));
+    let falcon = made("falcon_mamba", "mixer_rms_eps", Value::F64(1e-3)).unwrap();
+    let own = falcon.mamba.unwrap().selective.unwrap();
+    assert_eq!((own.norms, own.eps), (SelectiveNorms::Plain, 1e-3));
+    for (key, value, problem) in [
+        ("use_bias", Value::Bool(true), "is not supported"),
+        ("conv_kernel", Value::U64(1), "must be at least 2"),
+        ("state_size", Value::U64(0), "from 1"),
+        (
+            "time_step_rank",
+            Value::String("many".into()),
+            "is not a number",
+        ),
+        ("intermediate_size", Value::U64(1 << 30), "must be from 1"),
+    ] {
+        let error = made("mamba", key, value).unwrap_err().to_string();
+        assert!(error.contains(problem), "{key}: {error}");
+    }
 }

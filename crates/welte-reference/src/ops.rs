@@ -775,7 +775,8 @@ impl<'a> Execution<'a> {
         let x = self.read(x, p.x_stride, row, width);
         let (queries, rest) = x.split_at(key_heads * key_dim);
         let (keys, values) = rest.split_at(key_heads * key_dim);
-        let gates = self.read(gates, p.gates_stride, row, 2 * p.heads);
+        let decays = p.decays() as usize;
+        let gates = self.read(gates, p.gates_stride, row, p.heads * (1 + p.decays()));
         let (b, a) = gates.split_at(heads);
         let (decay, dt_bias) = (self.matrix(), self.weight(1).unwrap_or(&[]));
         let mut answers = Vec::with_capacity(heads * value_dim);
@@ -787,8 +788,11 @@ impl<'a> Execution<'a> {
             let of = |all: &[f32]| scaled(&all[key_head * key_dim..][..key_dim], p.eps);
             let (k, q) = (of(keys), of(queries));
             let v = &values[head * value_dim..][..value_dim];
-            let kept = (decay[head] * softplus(a[head] + dt_bias[head])).exp();
-            s.iter_mut().for_each(|s| *s *= kept);
+            let rows = s.chunks_mut(key_dim / decays * value_dim);
+            for (at, rows) in (head * decays..).zip(rows) {
+                let kept = (decay[head] * softplus(a[at] + dt_bias[at])).exp();
+                rows.iter_mut().for_each(|s| *s *= kept);
+            }
             let column = |s: &[f32], i: usize, by: &[f32]| -> f32 {
                 let column = s.iter().skip(i).step_by(value_dim);
                 column.zip(by).map(|(s, by)| s * by).sum()
@@ -820,21 +824,27 @@ impl<'a> Execution<'a> {
         let x = self.read(x, p.x_stride, row, width);
         let (inputs, rest) = x.split_at(heads * value_dim);
         let (keys, queries) = rest.split_at(groups * key_dim);
-        let dt = self.read(dt, p.dt_stride, row, p.heads);
+        let times = p.times() as usize;
+        let dt = self.read(dt, p.dt_stride, row, p.heads * p.times());
         let [decay, dt_bias, skip] = [0, 1, 2].map(|role| self.weight(role).unwrap_or(&[]));
         let mut answers = Vec::with_capacity(heads * value_dim);
         for (head, s) in matrices.chunks_mut(key_dim * value_dim).enumerate() {
             let group = head / (heads / groups) * key_dim;
             let (k, q) = (&keys[group..][..key_dim], &queries[group..][..key_dim]);
-            let time = softplus(dt[head] + dt_bias[head]);
-            let kept = (decay[head] * time).exp();
             for (i, input) in inputs[head * value_dim..][..value_dim].iter().enumerate() {
-                let cells = s.iter_mut().skip(i).step_by(value_dim);
-                let products = cells.zip(k).zip(q).map(|((s, k), q)| {
+                let at = head * times + i % times;
+                let time = softplus(dt[at] + dt_bias[at]);
+                let kept = (decay[head] * time).exp();
+                let cells = s.iter_mut().enumerate().skip(i).step_by(value_dim);
+                let products = cells.zip(k).zip(q).map(|(((cell, s), k), q)| {
+                    let kept = match p.by_channel {
+                        1 => (decay[head * key_dim * value_dim + cell] * time).exp(),
+                        _ => kept,
+                    };
                     *s = *s * kept + k * (time * input);
                     *s * q
                 });
-                answers.push(products.sum::<f32>() + skip[head] * input);
+                answers.push(products.sum::<f32>() + skip[at] * input);
             }
         }
         self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));

@@ -210,9 +210,10 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::GatedDelta::of(words);
             let values = heads(q.heads, q.value_dim);
             let keys = heads(q.key_heads, q.key_dim).saturating_mul(2);
+            let decays = heads(q.heads, q.decays());
             vec![
                 rows(keys.saturating_add(values), q.x_stride),
-                rows(2 * w(q.heads), q.gates_stride),
+                rows(decays.saturating_add(w(q.heads)), q.gates_stride),
                 rows(values, q.y_stride),
                 Extent::Cache,
             ]
@@ -223,7 +224,7 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let keys = heads(q.groups, q.key_dim).saturating_mul(2);
             vec![
                 rows(values.saturating_add(keys), q.x_stride),
-                rows(w(q.heads), q.dt_stride),
+                rows(heads(q.heads, q.times()), q.dt_stride),
                 rows(values, q.y_stride),
                 Extent::Cache,
             ]

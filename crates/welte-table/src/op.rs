@@ -205,14 +205,16 @@ ops! {
     /// `sqrt(sum of squares + eps)`, queries also by `sqrt(key_dim)`. The state S of a head is a matrix of `key_dim` rows of
     /// `value_dim`. Each position does `S *= exp(decay * softplus(a + dt_bias))`, then `S += k (sigmoid(b) * (v - k S))`, and
     /// yields `y = q S`. S is zero before position 0. Value head `h` has key head `h % key_heads` if `tiled`, otherwise
-    /// `h / (heads / key_heads)`. `layer` counts within the cache.
-    GatedDelta "gated_delta": weights ["decay", "dt_bias"] reads ["x", "gates"] writes ["y", "state"] { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32 }
+    /// `h / (heads / key_heads)`. `layer` counts within the cache. `by_channel` 1: every value head has an a and a bias for each
+    /// of the `key_dim` rows of S, which decay apart from each other.
+    GatedDelta "gated_delta": weights ["decay", "dt_bias"] reads ["x", "gates"] writes ["y", "state"] { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32, by_channel: u32 }
     /// State space model (Mamba-2) of `heads` heads over their own sequence. A row of `x` holds the inputs of all heads, `value_dim`
     /// each, then keys and queries (B and C) of `groups` groups, `key_dim` each; a row of `dt` holds a value of every head. The
     /// state S of a head is a matrix of `key_dim` rows of `value_dim`. Each position computes `t = softplus(dt + dt_bias)`, does
     /// `S = exp(decay * t) S + k (t * x)`, and yields `y = q S + skip * x`. S is zero before position 0. Neighbouring heads
-    /// share a group. `layer` counts within the cache.
-    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32 }
+    /// share a group. `layer` counts within the cache. `by_channel` 1 (Mamba-1): every column of S has a dt, a bias and a skip of its
+    /// own, and every element of S a decay.
+    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32, by_channel: u32 }
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
@@ -271,6 +273,28 @@ impl params::ExpertsActMul {
             self.n.saturating_mul(2)
         } else {
             self.n
+        }
+    }
+}
+
+impl params::GatedDelta {
+    /// Decays of a head at each position.
+    pub fn decays(&self) -> u32 {
+        if self.by_channel == 0 {
+            1
+        } else {
+            self.key_dim
+        }
+    }
+}
+
+impl params::Mamba2 {
+    /// Time steps of a head at each position.
+    pub fn times(&self) -> u32 {
+        if self.by_channel == 0 {
+            1
+        } else {
+            self.value_dim
         }
     }
 }

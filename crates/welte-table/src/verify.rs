@@ -805,9 +805,13 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 "an empty head".into()
             })?;
             ensure(q.tiled <= 1, || format!("tiled is {}", q.tiled))?;
+            ensure(q.by_channel <= 1, || {
+                format!("by_channel is {}", q.by_channel)
+            })?;
             finite(&[q.eps])?;
             vector(program, c, 0, q.heads)?;
-            vector(program, c, 1, q.heads)?;
+            let biases = q.heads.checked_mul(q.decays());
+            vector(program, c, 1, biases.ok_or("a head is too large")?)?;
             let keys = u64::from(q.heads) * u64::from(q.key_dim);
             let floats = keys.checked_mul(q.value_dim.into());
             recurrent_cache(program, c, q.layer, floats)
@@ -820,8 +824,15 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.heads > 0 && q.key_dim > 0 && q.value_dim > 0, || {
                 "an empty head".into()
             })?;
-            for weight in 0..3 {
-                vector(program, c, weight, q.heads)?;
+            ensure(q.by_channel <= 1, || {
+                format!("by_channel is {}", q.by_channel)
+            })?;
+            let times = q.heads.checked_mul(q.times());
+            let times = times.ok_or("a head is too large")?;
+            let rows = if q.by_channel == 1 { q.key_dim } else { 1 };
+            let decays = times.checked_mul(rows).ok_or("a head is too large")?;
+            for (weight, n) in [decays, times, times].into_iter().enumerate() {
+                vector(program, c, weight, n)?;
             }
             let keys = u64::from(q.heads) * u64::from(q.key_dim);
             let floats = keys.checked_mul(q.value_dim.into());

@@ -178,10 +178,19 @@ fn small_ops() {
         x_stride: 96,
         gates_stride: 8,
         y_stride: 64,
+        by_channel: 0,
     };
     // Decays and biases of 4 heads; queries, keys and values; b and a; y.
     let got = of(Op::GatedDelta, delta.words(), &[vector(4), vector(4)]);
     assert_eq!(got, (32 + 384 + 32 + 256, 7 * 4 * 8 * 16));
+    // A bias and an a of each element of the key.
+    let delta = p::GatedDelta {
+        gates_stride: 36,
+        by_channel: 1,
+        ..delta
+    };
+    let got = of(Op::GatedDelta, delta.words(), &[vector(4), vector(32)]);
+    assert_eq!(got, (144 + 384 + 144 + 256, 7 * 4 * 8 * 16));
     let sample = p::Sample {
         n: 100,
         logits_stride: 100,

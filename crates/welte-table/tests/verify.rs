@@ -222,6 +222,13 @@ fn parameters_at_their_limits() {
         ("3 gates for 8 values", |p| set(p, Op::Gate, "gates", 3)),
         ("0 gates for 8 values", |p| set(p, Op::Gate, "gates", 0)),
         ("tiled is 2", |p| set(p, Op::GatedDelta, "tiled", 2)),
+        ("by_channel is 2", |p| {
+            set(p, Op::GatedDelta, "by_channel", 2)
+        }),
+        // A bias for each element of the key.
+        ("the command wants", |p| {
+            set(p, Op::GatedDelta, "by_channel", 1)
+        }),
         ("an empty head", |p| set(p, Op::GatedDelta, "value_dim", 0)),
         ("2 value heads over 3 key heads", |p| {
             set(p, Op::GatedDelta, "key_heads", 3)
@@ -229,6 +236,9 @@ fn parameters_at_their_limits() {
         ("2 value heads over 0 key heads", |p| {
             set(p, Op::GatedDelta, "key_heads", 0)
         }),
+        ("by_channel is 2", |p| set(p, Op::Mamba2, "by_channel", 2)),
+        // A decay for each element of the state.
+        ("the command wants", |p| set(p, Op::Mamba2, "by_channel", 1)),
         ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
         ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
         ("5 of 4 experts", |p| set(p, Op::Route, "used", 5)),

@@ -1,8 +1,15 @@
-// A workgroup for each head of each slot; an invocation has whole columns of the state.
-struct Params { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32 }
+// A workgroup for each head of each slot; an invocation has whole columns of the state. BY_CHANNEL: the rows of a state decay apart from
+// each other.
+struct Params { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32, by_channel: u32 }
 
 var<workgroup> key: array<f32, KEY_DIM>;
 var<workgroup> query: array<f32, KEY_DIM>;
+var<workgroup> keeps: array<f32, KEY_DIM>;
+
+// How much of a head's state is kept; of row `own` of all heads' states.
+fn kept_of(head: u32, gates: u32, own: u32) -> f32 {
+    return exp(vector0(head) * softplus(float_at(gates + command.p.heads + own) + weight1[own]));
+}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
@@ -34,10 +41,16 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         for (var i = t; i < KEY_DIM; i += WG) {
             query[i] = float_at(q_at + i) / q_length;
             key[i] = float_at(k_at + i) / k_length;
+            if BY_CHANNEL {
+                keeps[i] = kept_of(head, gates, head * KEY_DIM + i);
+            }
         }
         workgroupBarrier();
         let rate = sigmoid(float_at(gates + head));
-        var kept = exp(vector0(head) * softplus(float_at(gates + p.heads + head) + weight1[head]));
+        var kept = 0.0;
+        if !BY_CHANNEL {
+            kept = kept_of(head, gates, head);
+        }
         let fresh = position_of(row) == 0u;
         for (var i = t; i < p.value_dim; i += WG) {
             var sum = 0.0;
@@ -45,6 +58,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
                 var cell = 0.0;
                 // The state before position 0 is zero, even if the page holds other numbers.
                 if !fresh {
+                    if BY_CHANNEL {
+                        kept = keeps[j];
+                    }
                     cell = cache[s + j * p.value_dim + i] * kept;
                 }
                 cache[s + j * p.value_dim + i] = cell;

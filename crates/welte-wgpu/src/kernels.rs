@@ -353,13 +353,11 @@ pub(crate) fn encode_attention(head_dim: u32, places: bool) -> Kernel {
     kernel.with("PLACES", &places.to_string())
 }
 
-pub(crate) fn gated_delta(key_dim: u32) -> Kernel {
-    let pieces = [
-        shader!("reduce"),
-        shader!("recurrent"),
-        shader!("gated_delta"),
-    ];
-    Kernel::new("gated_delta", &pieces).with("KEY_DIM", &format!("{key_dim}u"))
+pub(crate) fn gated_delta(key_dim: u32, by_channel: bool) -> Kernel {
+    let state = shader!("recurrent");
+    let pieces = [shader!("reduce"), state, shader!("gated_delta")];
+    let kernel = Kernel::new("gated_delta", &pieces).with("KEY_DIM", &format!("{key_dim}u"));
+    kernel.with("BY_CHANNEL", &by_channel.to_string())
 }
 
 /// An op over every element whose state lies in a recurrent cache.
@@ -533,7 +531,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.push(cooperative::experts_group(cooperative::Tile::LARGE));
     all.push(adapt("adapt_lookup", ADAPT_LOOKUP));
     all.push(adapt("adapt_up", ADAPT_UP));
-    all.push(recurrent("mamba2", MAMBA2));
+    all.extend(["false", "true"].map(|by| recurrent("mamba2", MAMBA2).with("BY_CHANNEL", by)));
     all.push(recurrent("short_conv", SHORT_CONV));
     for format in Format::ALL {
         all.extend([embed(format), heads_matmul(format)]);
@@ -556,7 +554,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
         all.extend(attention_together(size, 16 << 10).map(|rows| attention_rows(size, rows)));
         all.extend([false, true].map(|places| encode_attention(size, places)));
-        all.push(gated_delta(size));
+        all.extend([false, true].map(|by_channel| gated_delta(size, by_channel)));
     }
     all
 }

@@ -870,11 +870,16 @@ impl Lowering<'_> {
             Op::ShortConv => stateful(name, source::SHORT_CONV, params::ShortConv::of(words).n),
             Op::Mamba2 => {
                 let p = params::Mamba2::of(words);
-                stateful(name, source::MAMBA2, p.heads * p.value_dim)
+                let (kernel, size) = stateful(name, source::MAMBA2, p.heads * p.value_dim);
+                let by_channel = (p.by_channel == 1).to_string();
+                (kernel.with("BY_CHANNEL", &by_channel), size)
             }
             Op::GatedDelta => {
                 let p = params::GatedDelta::of(words);
-                (kernels::gated_delta(p.key_dim), [p.heads, 1])
+                (
+                    kernels::gated_delta(p.key_dim, p.by_channel == 1),
+                    [p.heads, 1],
+                )
             }
             Op::Route => (kernels::route(), [1, 1]),
             Op::RopeAppend => {

@@ -157,6 +157,16 @@ fn recurrent_models_continue() {
         r.options.logprobs = Some(5);
     });
     check("qwen35", &model, &request);
+    // With latents beside it, and without any keys and values.
+    for name in ["kimi_linear/q8_0.gguf", "mamba/q8_0.gguf"] {
+        let file = welte_goldens::Golden::new(name);
+        let path = file.path().to_str().unwrap();
+        let model = load(path, &options(DeviceChoice::CPU));
+        let request = with(Request::new(prompt(19, &model)), |r| {
+            (r.options.max_tokens, r.options.ignore_end) = (12, true);
+        });
+        check(name, &model, &request);
+    }
 }
 
 /// A constraint has seen the answer so far, forced tokens included.

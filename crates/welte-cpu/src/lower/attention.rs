@@ -224,15 +224,18 @@ impl Lowering<'_> {
         let values = heads * value_dim;
         let [x, gates, y, _] = l.command.buffers;
         let width = 2 * key_heads * key_dim + values;
-        if gated_delta::scratch_floats(key_dim) * 4 > self.scratch.per_thread {
+        let by_channel = p.by_channel == 1;
+        if gated_delta::scratch_floats(key_dim, by_channel) * 4 > self.scratch.per_thread {
             return Err(scratch_too_small());
         }
+        let decays = heads * p.decays() as usize;
         l.phases.push(Phase::GatedDelta(GatedDelta {
             x: self.float_rows(x, p.x_stride, width, l.rows)?,
-            gates: self.float_rows(gates, p.gates_stride, 2 * heads, l.rows)?,
+            gates: self.float_rows(gates, p.gates_stride, heads + decays, l.rows)?,
             y: self.float_rows(y, p.y_stride, values, l.rows)?,
             decay: self.floats(l.command.weights[0], heads)?,
-            dt_bias: self.floats(l.command.weights[1], heads)?,
+            dt_bias: self.floats(l.command.weights[1], decays)?,
+            by_channel,
             key_heads,
             heads,
             key_dim,
@@ -251,14 +254,18 @@ impl Lowering<'_> {
         let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
         let values = heads * value_dim;
         let [x, dt, y, _] = l.command.buffers;
-        let weight = |role: usize| self.floats(l.command.weights[role], heads);
+        let by_channel = p.by_channel == 1;
+        let times = heads * p.times() as usize;
+        let decays = if by_channel { times * key_dim } else { heads };
+        let weight = |role: usize, n: usize| self.floats(l.command.weights[role], n);
         l.phases.push(Phase::Mamba2(Mamba2 {
             x: self.float_rows(x, p.x_stride, values + 2 * groups * key_dim, l.rows)?,
-            dt: self.float_rows(dt, p.dt_stride, heads, l.rows)?,
+            dt: self.float_rows(dt, p.dt_stride, times, l.rows)?,
             y: self.float_rows(y, p.y_stride, values, l.rows)?,
-            decay: weight(0)?,
-            dt_bias: weight(1)?,
-            skip: weight(2)?,
+            decay: weight(0, decays)?,
+            dt_bias: weight(1, times)?,
+            skip: weight(2, times)?,
+            by_channel,
             groups,
             heads,
             key_dim,

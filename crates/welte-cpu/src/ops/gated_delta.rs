@@ -1,16 +1,18 @@
 //! The gated delta rule over a recurrent state.
 
 use super::cache::StateCache;
-use super::{FloatRows, Floats, State, sigmoid, softplus, widest};
+use super::{FloatRows, Floats, State, exp_not_positive, sigmoid, softplus, widest};
 
 pub(crate) struct GatedDelta {
     /// Queries, keys, values.
     pub(crate) x: FloatRows,
-    /// b, then a, of every head.
+    /// b of every head, then a: of every head, or of every element of its key.
     pub(crate) gates: FloatRows,
     pub(crate) y: FloatRows,
     pub(crate) decay: Floats,
     pub(crate) dt_bias: Floats,
+    /// The rows of a state decay apart from each other.
+    pub(crate) by_channel: bool,
     pub(crate) key_heads: usize,
     pub(crate) heads: usize,
     pub(crate) key_dim: usize,
@@ -27,9 +29,15 @@ const TOGETHER: usize = 32;
 /// the L1 cache. In the state itself, the rows of so few columns would share few of the cache's sets.
 const PANEL: usize = 32;
 
-/// Floats of a thread's scratch: keys and queries of the rows, then columns of the state.
-pub(crate) fn scratch_floats(key_dim: usize) -> usize {
-    (2 * TOGETHER + PANEL) * key_dim
+/// Vectors of a row in a thread's scratch: its key and its query. If the rows of the state decay apart from each other: and how much of
+/// them is kept, and the key times that.
+fn vectors(by_channel: bool) -> usize {
+    if by_channel { 4 } else { 2 }
+}
+
+/// Floats of a thread's scratch: vectors of the rows, then columns of the state.
+pub(crate) fn scratch_floats(key_dim: usize, by_channel: bool) -> usize {
+    (vectors(by_channel) * TOGETHER + PANEL) * key_dim
 }
 
 impl GatedDelta {
@@ -85,18 +93,32 @@ impl GatedDelta {
                 s.fill(0.0);
             }
             let decay = self.decay.get(self.heads).map_or(0.0, |d| d[head]);
-            let dt = self.dt_bias.get(self.heads).map_or(0.0, |d| d[head]);
-            let vectors = std::slice::from_raw_parts_mut(scratch, 2 * count * key_dim);
+            let decays = if self.by_channel { key_dim } else { 1 };
+            let dt = self.dt_bias.get(self.heads * decays);
+            let dt = dt.map_or(&[][..], |all| &all[head * decays..][..decays]);
+            let each = vectors(self.by_channel) * key_dim;
+            let vectors = std::slice::from_raw_parts_mut(scratch, count * each);
             let mut gates = [(0.0, 0.0); TOGETHER];
-            for (i, vectors) in vectors.chunks_exact_mut(2 * key_dim).enumerate() {
+            for (i, vectors) in vectors.chunks_exact_mut(each).enumerate() {
                 let x = self.x.row(first + i, 2 * keys + self.heads * value_dim);
-                let (key, query) = vectors.split_at_mut(key_dim);
+                let (key, rest) = vectors.split_at_mut(key_dim);
+                let (query, rest) = rest.split_at_mut(key_dim);
                 let own = key_head * key_dim;
                 normalise(&x[keys + own..][..key_dim], 1.0, self.eps, key);
                 let scale = 1.0 / (key_dim as f32).sqrt();
                 normalise(&x[own..][..key_dim], scale, self.eps, query);
-                let of_row = self.gates.row(first + i, 2 * self.heads);
-                let kept = (decay * softplus(of_row[self.heads + head] + dt)).exp();
+                let of_row = self.gates.row(first + i, self.heads * (1 + decays));
+                let a = &of_row[self.heads + head * decays..][..decays];
+                let kept = if self.by_channel {
+                    let (kept, recalling) = rest.split_at_mut(key_dim);
+                    keep(decay, a, dt, kept);
+                    for ((to, key), kept) in recalling.iter_mut().zip(&*key).zip(&*kept) {
+                        *to = key * kept;
+                    }
+                    1.0
+                } else {
+                    (decay * softplus(a[0] + dt.first().unwrap_or(&0.0))).exp()
+                };
                 gates[i] = (kept, sigmoid(of_row[head]));
             }
             let at = |rows: FloatRows, column: usize| FloatRows {
@@ -105,6 +127,7 @@ impl GatedDelta {
             };
             let rows = Rows {
                 vectors,
+                by_channel: self.by_channel,
                 key_dim,
                 gates: &gates[..count],
                 values: at(self.x, values),
@@ -113,10 +136,8 @@ impl GatedDelta {
             if count == 1 {
                 return walk(&rows, s, value_dim, 0, value_dim);
             }
-            let panel = std::slice::from_raw_parts_mut(
-                scratch.add(2 * TOGETHER * key_dim),
-                PANEL * key_dim,
-            );
+            let panel =
+                std::slice::from_raw_parts_mut(scratch.add(TOGETHER * each), PANEL * key_dim);
             for from in (0..value_dim).step_by(PANEL) {
                 let width = PANEL.min(value_dim - from);
                 for (to, s) in panel.chunks_exact_mut(width).zip(s.chunks_exact(value_dim)) {
@@ -133,10 +154,11 @@ impl GatedDelta {
 
 /// Consecutive rows of one head.
 pub(crate) struct Rows<'a> {
-    /// Key and query of each row, normed.
+    /// Key and query of each row, normed, and what [`vectors`] says.
     vectors: &'a [f32],
+    by_channel: bool,
     key_dim: usize,
-    /// Of each row: the part of the state that is kept, and the part of the error that is corrected.
+    /// Of each row: the part of the state that is kept (1 if its rows decay apart), and the part of the error that is corrected.
     gates: &'a [(f32, f32)],
     /// This head's part of each row.
     values: FloatRows,
@@ -144,10 +166,26 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Key and query of a row.
+    /// Vector `at` of a row: key, query, what is kept, and what recalls.
     #[inline(always)]
-    fn vectors(&self, row: usize) -> (&[f32], &[f32]) {
-        self.vectors[2 * row * self.key_dim..][..2 * self.key_dim].split_at(self.key_dim)
+    fn vector<const BY_CHANNEL: bool>(&self, row: usize, at: usize) -> &[f32] {
+        let each = if BY_CHANNEL { 4 } else { 2 };
+        &self.vectors[(each * row + at) * self.key_dim..][..self.key_dim]
+    }
+
+    /// What recalls from the state before it decays: the key, or the key times what is kept.
+    #[inline(always)]
+    fn recalling<const BY_CHANNEL: bool>(&self, row: usize) -> &[f32] {
+        self.vector::<BY_CHANNEL>(row, if BY_CHANNEL { 3 } else { 0 })
+    }
+}
+
+widest! {
+    /// `kept = exp(decay * softplus(a + bias))`
+    fn keep(decay: f32, a: &[f32], bias: &[f32], kept: &mut [f32]) {
+        for ((kept, a), bias) in kept.iter_mut().zip(a).zip(bias) {
+            *kept = exp_not_positive(decay * softplus(a + bias));
+        }
     }
 }
 
@@ -173,10 +211,14 @@ widest! {
     fn walk(rows: &Rows<'_>, s: &mut [f32], stride: usize, from: usize, width: usize) {
         let mut at = 0;
         while at < width {
-            at += match width - at {
-                32.. => columns::<32>(rows, &mut s[at..], stride, from + at),
-                8.. => columns::<8>(rows, &mut s[at..], stride, from + at),
-                _ => columns::<1>(rows, &mut s[at..], stride, from + at),
+            let s = &mut s[at..];
+            at += match (width - at, rows.by_channel) {
+                (32.., false) => columns::<32, false>(rows, s, stride, from + at),
+                (8.., false) => columns::<8, false>(rows, s, stride, from + at),
+                (_, false) => columns::<1, false>(rows, s, stride, from + at),
+                (32.., true) => columns::<32, true>(rows, s, stride, from + at),
+                (8.., true) => columns::<8, true>(rows, s, stride, from + at),
+                (_, true) => columns::<1, true>(rows, s, stride, from + at),
             };
         }
     }
@@ -184,9 +226,14 @@ widest! {
 
 /// `N` columns. Returns `N`. The sums of a column do not depend on the number of columns or rows.
 #[inline(always)]
-fn columns<const N: usize>(rows: &Rows<'_>, s: &mut [f32], stride: usize, from: usize) -> usize {
+fn columns<const N: usize, const BY_CHANNEL: bool>(
+    rows: &Rows<'_>,
+    s: &mut [f32],
+    stride: usize,
+    from: usize,
+) -> usize {
     let mut recalled = [0.0f32; N];
-    for (s, key) in s.chunks(stride).zip(rows.vectors(0).0) {
+    for (s, key) in s.chunks(stride).zip(rows.recalling::<BY_CHANNEL>(0)) {
         for (s, recalled) in s[..N].iter().zip(&mut recalled) {
             *recalled = s.mul_add(*key, *recalled);
         }
@@ -200,11 +247,17 @@ fn columns<const N: usize>(rows: &Rows<'_>, s: &mut [f32], stride: usize, from: 
         }
         let mut answer = [0.0f32; N];
         recalled = [0.0; N];
-        let (key, query) = rows.vectors(row);
+        let [key, query] = [0, 1].map(|at| rows.vector::<BY_CHANNEL>(row, at));
+        let keeps = if BY_CHANNEL {
+            rows.vector::<true>(row, 2)
+        } else {
+            key
+        };
         // While an element of the state is at hand, it is recalled for the next row too.
-        let next = (row + 1 < rows.gates.len()).then(|| rows.vectors(row + 1).0);
-        let vectors = key.iter().zip(query).zip(next.unwrap_or(key));
-        for (s, ((key, query), next)) in s.chunks_mut(stride).zip(vectors) {
+        let next = (row + 1 < rows.gates.len()).then(|| rows.recalling::<BY_CHANNEL>(row + 1));
+        let vectors = key.iter().zip(query).zip(next.unwrap_or(key)).zip(keeps);
+        for (s, (((key, query), next), own)) in s.chunks_mut(stride).zip(vectors) {
+            let kept = if BY_CHANNEL { own } else { kept };
             let sums = answer.iter_mut().zip(&mut recalled);
             for ((s, change), (answer, recalled)) in s[..N].iter_mut().zip(&change).zip(sums) {
                 *s = key.mul_add(*change, kept * *s);

@@ -47,7 +47,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let pages = cx.program.caches[cache].pages;
     let page = u64::from(p.heads) * u64::from(p.key_dim) * u64::from(p.value_dim) * 4;
     Ok(vec![Node::Kernel(Launch {
-        unit: unit(p.key_dim),
+        unit: unit(p.key_dim, p.by_channel),
         function: match cx.arithmetic {
             Arithmetic::Prompt => "gated_delta_rows",
             _ => "gated_delta",
@@ -78,18 +78,22 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     })])
 }
 
-fn unit(key_dim: u32) -> Unit {
+fn unit(key_dim: u32, by_channel: u32) -> Unit {
     Unit {
         file: "gated_delta.cu",
         generated: String::new(),
-        defines: vec![("KEY_DIM", key_dim.to_string())],
+        defines: vec![
+            ("KEY_DIM", key_dim.to_string()),
+            ("BY_CHANNEL", by_channel.to_string()),
+        ],
     }
 }
 
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    vec![Listed {
-        unit: unit(128),
+    let listed = |by_channel| Listed {
+        unit: unit(128, by_channel),
         hot: true,
-    }]
+    };
+    [0, 1].map(listed).to_vec()
 }

@@ -47,7 +47,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let pages = cx.program.caches[cache].pages;
     let page = u64::from(p.heads) * u64::from(p.key_dim) * u64::from(p.value_dim) * 4;
     Ok(vec![Node::Kernel(Launch {
-        unit: unit(p.key_dim),
+        unit: unit(p.key_dim, p.by_channel),
         // Both give the same bits.
         function: match cx.arithmetic {
             Arithmetic::Prompt => "mamba2_rows",
@@ -78,18 +78,22 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     })])
 }
 
-fn unit(key_dim: u32) -> Unit {
+fn unit(key_dim: u32, by_column: u32) -> Unit {
     Unit {
         file: "mamba2.cu",
         generated: String::new(),
-        defines: vec![("KEY_DIM", key_dim.to_string())],
+        defines: vec![
+            ("KEY_DIM", key_dim.to_string()),
+            ("BY_COLUMN", by_column.to_string()),
+        ],
     }
 }
 
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    vec![Listed {
-        unit: unit(128),
+    let listed = |(key_dim, by_column)| Listed {
+        unit: unit(key_dim, by_column),
         hot: true,
-    }]
+    };
+    [(128, 0), (16, 1)].map(listed).to_vec()
 }

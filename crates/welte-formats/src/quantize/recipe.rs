@@ -90,7 +90,7 @@ const ALIASES: [(&str, Recipe); 3] = [
 /// Matrices whose names contain these are not converted: they are small or sensitive.
 const KEPT: [&str; 6] = [
     "_norm.weight",
-    "ssm_conv1d.weight",
+    "ssm_conv1d",
     "shortconv.conv.weight",
     "ffn_gate_inp.weight",
     "position_embd",

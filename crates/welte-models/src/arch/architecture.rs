@@ -26,6 +26,8 @@ pub(crate) struct Architecture {
     pub(crate) experts: bool,
     /// Numbers of heads, widths of feed-forward parts and the base of rope may be lists, which `finish` reads.
     pub(crate) lists: bool,
+    /// Layers have attention, and feed-forward parts. Checkpoints of others lack their sizes.
+    pub(crate) attends: bool,
     /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
     /// Corrects the spec where the common reading is wrong.

@@ -19,6 +19,7 @@ pub(super) const BERT: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish: |spec, keys| learned(spec, keys, 0),
 };

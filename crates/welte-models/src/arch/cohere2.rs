@@ -22,6 +22,7 @@ pub(super) const COHERE2: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows: |keys, layers| windowed_but_every(keys, layers, 4),
     finish: |spec, keys| {
         common(spec, keys)?;

@@ -252,7 +252,12 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
     let norm = keys.first_name(
         "expert_weights_norm",
-        &["norm_topk_prob", "route_norm", "norm_expert_weight"],
+        &[
+            "norm_topk_prob",
+            "route_norm",
+            "norm_expert_weight",
+            "moe_renormalize",
+        ],
     );
     e.renormalise = keys.bool(&norm)?.unwrap_or(sigmoid || said == "mistral4");
     let plain_layers = number(
@@ -265,7 +270,15 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     )?;
     let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
     spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
-    let count = number("expert_group_count", &["n_group"])?.unwrap_or(1);
+    if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
+        if kinds.len() != spec.layers as usize {
+            let problem = format!("has {} entries for {} layers", kinds.len(), spec.layers);
+            return Err(keys.error("mlp_layer_types", problem));
+        }
+        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
+        spec.expert_layers = kinds.iter().map(sparse).collect();
+    }
+    let count = number("expert_group_count", &["n_group", "num_expert_group"])?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,
         _ => count > 1,

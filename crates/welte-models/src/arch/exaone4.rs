@@ -17,6 +17,7 @@ pub(super) const EXAONE4: Architecture = Architecture {
     qk_norm: QkNorm::Head,
     experts: false,
     lists: false,
+    attends: true,
     windows: |keys, layers| windowed_but_every(keys, layers, 4),
     finish: |spec, _| {
         spec.pre_norm = false;

@@ -54,6 +54,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         bias: keys.bool("mamba_conv_bias")?.unwrap_or(true),
         norm,
         beside: true,
+        selective: None,
     });
     if !keys.is_gguf() {
         spec.multipliers = Some(multipliers(keys)?);

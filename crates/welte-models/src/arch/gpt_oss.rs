@@ -16,6 +16,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: true,
     lists: false,
+    attends: true,
     windows,
     finish: |spec, keys| {
         let experts = keys.name("expert_count", "num_local_experts");

@@ -85,6 +85,7 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         bias: keys.bool("mamba_conv_bias")?.unwrap_or(true),
         norm: true,
         beside: false,
+        selective: None,
     })
 }
 

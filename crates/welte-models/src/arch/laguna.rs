@@ -23,6 +23,7 @@ pub(super) const LAGUNA: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::Head,
     lists: true,
+    attends: true,
     windows,
     finish,
     ..llama::LLAMA

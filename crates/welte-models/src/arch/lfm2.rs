@@ -17,6 +17,7 @@ pub(super) const LFM2: Architecture = Architecture {
     qk_norm: QkNorm::Head,
     experts: false,
     lists: false,
+    attends: true,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish,
 };

@@ -14,6 +14,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: true,
     lists: false,
+    attends: true,
     windows,
     finish: |spec, keys| leave_out_drafts(spec, keys, "num_nextn_predict_layers"),
 };

@@ -17,6 +17,7 @@ pub(super) const MAMBA2: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: false,
     windows: llama::windows,
     finish,
 };
@@ -38,6 +39,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         bias: keys.bool("use_conv_bias")?.unwrap_or(true),
         norm: true,
         beside: false,
+        selective: None,
     });
     spec.alone = true;
     spec.layer_kinds.fill(LayerKind::Mamba);

@@ -26,10 +26,13 @@ mod granite_hybrid;
 mod hunyuan;
 mod hy_v3;
 mod internlm2;
+mod jamba;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba;
 mod mamba2;
 mod mellum;
 mod mimo2;
@@ -63,7 +66,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 80] = [
+const ALL: [&Architecture; 83] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -78,6 +81,9 @@ const ALL: [&Architecture; 80] = [
     &lfm2::LFM2_MOE,
     &granite_hybrid::GRANITE_HYBRID,
     &nemotron_h::NEMOTRON_H,
+    &kimi_linear::KIMI_LINEAR,
+    &mamba::MAMBA,
+    &jamba::JAMBA,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,

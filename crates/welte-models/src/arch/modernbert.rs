@@ -29,6 +29,7 @@ pub(super) const MODERNBERT: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows,
     finish,
 };

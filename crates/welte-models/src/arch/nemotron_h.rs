@@ -18,6 +18,7 @@ pub(super) const NEMOTRON_H: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: true,
     lists: false,
+    attends: true,
     windows: llama::windows,
     finish,
 };
@@ -75,6 +76,7 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         bias: keys.bool("use_conv_bias")?.unwrap_or(true),
         norm: true,
         beside: false,
+        selective: None,
     })
 }
 

@@ -17,6 +17,7 @@ pub(super) const OLMO2: Architecture = Architecture {
     qk_norm: QkNorm::Row,
     experts: false,
     lists: false,
+    attends: true,
     windows: |keys, layers| windowed_but_every(keys, layers, 4),
     finish: |spec, keys| {
         spec.pre_norm = false;

@@ -14,6 +14,7 @@ pub(super) const PHI3: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows: llama::windows,
     finish: |_, _| Ok(()),
 };

@@ -16,6 +16,7 @@ pub(super) const PHIMOE: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: true,
     lists: false,
+    attends: true,
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };

@@ -21,6 +21,7 @@ pub(super) const QWEN2: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows,
     finish: |_, _| Ok(()),
 };

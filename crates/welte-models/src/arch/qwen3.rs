@@ -14,6 +14,7 @@ pub(super) const QWEN3: Architecture = Architecture {
     qk_norm: QkNorm::Head,
     experts: false,
     lists: false,
+    attends: true,
     windows: qwen2::windows,
     finish: |spec, keys| leave_out_drafts(spec, keys, "num_nextn_predict_layers"),
 };

@@ -71,6 +71,7 @@ fn delta(keys: &Keys<'_>, tiled: bool) -> Result<Delta, Error> {
         value_dim: sizes.value_dim,
         taps: sizes.taps,
         tiled,
+        by_channel: false,
     })
 }
 

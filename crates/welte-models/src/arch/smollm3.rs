@@ -17,6 +17,7 @@ pub(super) const SMOLLM3: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows: qwen2::windows,
     finish: |spec, keys| {
         let turns = turning(keys, spec.layers)?;

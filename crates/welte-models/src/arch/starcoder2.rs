@@ -20,6 +20,7 @@ pub(super) const STARCODER2: Architecture = Architecture {
     qk_norm: QkNorm::None,
     experts: false,
     lists: false,
+    attends: true,
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };

@@ -7,6 +7,7 @@ use crate::names::weight;
 use crate::weights::DeltaNames;
 use crate::{Error, LayerKind, ModelSpec};
 use welte_formats::checkpoint::Checkpoint;
+use welte_formats::quant;
 use welte_table::Format;
 
 impl OfModel {
@@ -16,7 +17,7 @@ impl OfModel {
         let Some(delta) = spec.delta.filter(|_| kind == Some(&LayerKind::Delta)) else {
             return;
         };
-        let [hf, gguf] = DeltaNames::both();
+        let [hf, gguf] = DeltaNames::both(delta.by_channel);
         let own = [
             (hf.qkv, gguf.qkv),
             (hf.gate, gguf.gate),
@@ -26,7 +27,12 @@ impl OfModel {
             (hf.norm, gguf.norm),
             (hf.out, gguf.out),
         ];
-        for (hf, gguf) in own {
+        let of_ranks = [(hf.low_decay, gguf.low_decay), (hf.low_gate, gguf.low_gate)];
+        let of_ranks = of_ranks
+            .into_iter()
+            .flat_map(|(hf, gguf)| hf.into_iter().zip(gguf));
+        let own = own.into_iter().chain(hf.each.into_iter().zip(gguf.each));
+        for (hf, gguf) in own.chain(of_ranks) {
             self.pair(from, hf, gguf, layer);
         }
         self.ungrouped(
@@ -37,16 +43,48 @@ impl OfModel {
         );
         let full = |name: &str| name.replace("{}", &layer.to_string());
         self.one(from, &full(hf.dt_bias), &full(gguf.dt_bias));
-        self.one(from, &full(hf.decay), &full(gguf.decay));
-        if let Some(Source::Rows { change, .. }) = self.last_named(&full(gguf.decay)) {
-            *change = Change::Decay;
+        if delta.by_channel {
+            self.decays(from, &full(hf.decay), &full(gguf.decay));
+        } else {
+            self.one(from, &full(hf.decay), &full(gguf.decay));
+            if let Some(Source::Rows { change, .. }) = self.last_named(&full(gguf.decay)) {
+                *change = Change::Decay;
+            }
         }
-        let kernel = weight(gguf.kernel, layer);
-        self.one(from, &weight(hf.kernel, layer), &kernel);
-        // A convolution computes with F32.
-        if let Some(info) = self.all.infos.last_mut().filter(|info| info.name == kernel) {
+        let kernels = hf.kernels.into_iter().zip(gguf.kernels);
+        for (hf, gguf) in kernels.chain([(hf.kernel, gguf.kernel)]) {
+            let name = weight(gguf, layer);
+            self.kernel(from, &weight(hf, layer), &name);
+            if delta.by_channel {
+                let taps = delta.taps as usize;
+                let channels = (delta.heads * delta.key_dim) as usize;
+                self.all.dimensions.insert(name, vec![taps, 1, channels]);
+            }
+        }
+    }
+
+    /// The kernel of a convolution, which computes with F32.
+    pub(super) fn kernel(&mut self, from: &dyn Checkpoint, hf: &str, gguf: &str) {
+        self.one(from, hf, gguf);
+        if let Some(info) = self.all.infos.last_mut().filter(|info| info.name == gguf) {
             info.format = Format::F32;
         }
+    }
+
+    /// Decays of several rows. Directories have the logarithms of their negatives. A tensor that cannot be read stays unused and is
+    /// refused.
+    pub(super) fn decays(&mut self, from: &dyn Checkpoint, hf: &str, gguf: &str) {
+        let Some(info) = self.find(from, hf).cloned() else {
+            return;
+        };
+        let Ok(bytes) = from.rows(&info, 0, info.n) else {
+            return;
+        };
+        let mut values = vec![0.0; info.n * info.k];
+        quant::decode(info.format, &bytes, &mut values);
+        values.iter_mut().for_each(|v| *v = -v.exp());
+        self.all.used.insert(info.name);
+        self.all.table(gguf, values, info.k);
     }
 
     /// Queries, keys, values and gates of a key head after each other, as two tensors.
@@ -57,7 +95,7 @@ impl OfModel {
         layer: u32,
         [key_dim, value_dim]: [u32; 2],
     ) {
-        let [hf, gguf] = DeltaNames::both();
+        let [hf, gguf] = DeltaNames::both(false);
         let Some(info) = self.find(from, &weight(hf.grouped, layer)).cloned() else {
             return;
         };
@@ -97,7 +135,7 @@ impl Translated {
         if !written.tiled || delta.tiled || delta.heads == delta.key_heads {
             return Ok(());
         }
-        let [_, gguf] = DeltaNames::both();
+        let [_, gguf] = DeltaNames::both(false);
         let keys = 2 * delta.key_heads * delta.key_dim;
         let order = |first: u32, size: u32| Order::Tiled {
             first: first as usize,

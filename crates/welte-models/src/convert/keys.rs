@@ -3,7 +3,7 @@
 use crate::keys::Keys;
 use crate::rope;
 use crate::spec::{Limits, Scaling, Scoring};
-use crate::{Latent, LayerKind, ModelSpec, NormKind};
+use crate::{Latent, LayerKind, ModelSpec, NormKind, SelectiveNorms};
 use welte_formats::checkpoint::{Metadata, Value};
 
 /// Architectures whose files list the layers with a window.
@@ -119,6 +119,7 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             set(key, Some(Value::Array(list.collect())));
         }
     }
+    write_selective(spec, &mut set);
     let rope = &spec.rope;
     set("rope.dimension_count", number(rope.rot));
     if spec.architecture == "step35" {
@@ -206,6 +207,11 @@ fn write_delta(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
     };
     let number = |value: u32| Some(Value::U64(value.into()));
     set("ssm.conv_kernel", number(delta.taps));
+    if delta.by_channel {
+        set("kda.head_dim", number(delta.key_dim));
+        set("attention.head_count_kv", Some(heads_by_layer(spec)));
+        return;
+    }
     set("ssm.state_size", number(delta.key_dim));
     set("ssm.group_count", number(delta.key_heads));
     set("ssm.time_step_rank", number(delta.heads));
@@ -223,6 +229,39 @@ fn write_delta(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
             "attention.recurrent_layers",
             Some(Value::Array(kinds.collect())),
         );
+    }
+}
+
+/// Heads of keys of each layer: none without attention.
+fn heads_by_layer(spec: &ModelSpec) -> Value {
+    let heads = spec.layer_kinds.iter().map(|kind| match kind {
+        LayerKind::Attention => Value::U64(spec.kv_heads.into()),
+        _ => Value::U64(0),
+    });
+    Value::Array(heads.collect())
+}
+
+/// Writes the keys of layers with the state space model of Mamba-1.
+fn write_selective(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
+    let Some((mamba, selective)) = spec.mamba.and_then(|m| Some((m, m.selective?))) else {
+        return;
+    };
+    let number = |value: u32| Some(Value::U64(value.into()));
+    set("ssm.conv_kernel", number(mamba.taps));
+    set("ssm.state_size", number(mamba.key_dim));
+    set("ssm.inner_size", number(mamba.values()));
+    set("ssm.time_step_rank", number(selective.rank));
+    if spec.alone {
+        let normed = selective.norms == SelectiveNorms::Plain;
+        set("ssm.dt_b_c_rms", Some(Value::Bool(normed)));
+        for absent in ["attention.head_count", "feed_forward_length"] {
+            set(absent, number(0));
+        }
+        for absent in ["head_count_kv", "key_length", "value_length"] {
+            set(&format!("attention.{absent}"), None);
+        }
+    } else {
+        set("attention.head_count_kv", Some(heads_by_layer(spec)));
     }
 }
 

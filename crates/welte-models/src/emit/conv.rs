@@ -11,7 +11,7 @@ impl Emitter<'_> {
         index: usize,
         kernel: &[WeightId],
         (x, x_stride): (BufferRef, u32),
-        y: BufferRef,
+        (y, y_stride): (BufferRef, u32),
         (n, taps, act): (u32, u32, u32),
     ) {
         let cache = self.places.caches[index];
@@ -21,7 +21,7 @@ impl Emitter<'_> {
             taps,
             act,
             x_stride,
-            y_stride: n,
+            y_stride,
         };
         let buffers = [x, y, cache.inputs];
         let what = "convolution";
@@ -30,9 +30,15 @@ impl Emitter<'_> {
     }
 
     /// y *= silu(x)
-    pub(super) fn silu_gate(
+    pub(super) fn silu_gate(&mut self, what: &str, x: (BufferRef, u32), y: BufferRef, n: u32) {
+        self.state_gate(what, SILU, x, y, n);
+    }
+
+    /// y *= act(x)
+    pub(super) fn state_gate(
         &mut self,
         what: &str,
+        act: u32,
         (x, x_stride): (BufferRef, u32),
         y: BufferRef,
         n: u32,
@@ -40,7 +46,7 @@ impl Emitter<'_> {
         let params = p::Gate {
             n,
             gates: n,
-            act: SILU,
+            act,
             x_stride,
             y_stride: n,
         };
@@ -67,7 +73,7 @@ impl Emitter<'_> {
         self.out
             .push("gate before", Op::Gate, &[], &[b, v], gate(stride).words());
         let sizes = (dim, self.spec.conv_taps, 0);
-        self.convolution(index, &[kernel], (v, stride), convolved, sizes);
+        self.convolution(index, &[kernel], (v, stride), (convolved, dim), sizes);
         let buffers = [c, convolved];
         self.out
             .push("gate after", Op::Gate, &[], &buffers, gate(dim).words());

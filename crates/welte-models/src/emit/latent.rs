@@ -31,7 +31,7 @@ impl Emitter<'_> {
         &mut self,
         layer: &Layer,
         weights: &LatentWeights,
-        l: Latent,
+        (l, turns): (Latent, bool),
         cache: LayerCache,
         buffers: Buffers,
     ) {
@@ -85,8 +85,10 @@ impl Emitter<'_> {
         let what = "queries to latent";
         self.out
             .push(what, Op::HeadsMatmul, &absorb, &places, params.words());
-        self.latent_rope("rope of queries", buffers.queries, heads, heads * width);
-        self.latent_rope("rope of the key", key, 1, stride);
+        if turns {
+            self.latent_rope("rope of queries", buffers.queries, heads, heads * width);
+            self.latent_rope("rope of the key", key, 1, stride);
+        }
         self.position_scale(buffers.queries, heads * width, heads * width);
         let params = p::KvAppend {
             layer: cache.layer,

@@ -1,9 +1,9 @@
-//! Layers with the state space model of Mamba-2.
+//! Layers with the state space model of Mamba-2 or Mamba-1.
 
 use super::{Emitter, at};
-use crate::Mamba;
-use crate::weights::{Layer, MambaWeights};
-use welte_table::{NO_WEIGHT, Op, WeightId, params as p};
+use crate::weights::{Layer, MambaWeights, SelectiveWeights};
+use crate::{Mamba, Selective, SelectiveNorms};
+use welte_table::{BufferRef, NO_WEIGHT, Op, WeightId, params as p};
 
 impl Emitter<'_> {
     /// x += output(norm(model(conv(inputs, keys, queries), dt) * silu(gate))), all of norm(x).
@@ -18,6 +18,7 @@ impl Emitter<'_> {
             Some(beside) => (&beside.project, (set.norm, None)),
             None => (&layer.qkv, (set.x, layer.attn_norm)),
         };
+        let joined = m.convolved();
         self.projections("mamba in", project, &[], input, set.qkv, stride);
         if let Some(f) = self.spec.multipliers {
             let keys = m.groups * m.key_dim;
@@ -34,16 +35,20 @@ impl Emitter<'_> {
         let cache = self.places.caches[index];
         let kernel = [weights.kernel, weights.conv_bias.unwrap_or(NO_WEIGHT)];
         let (inputs, sizes) = ((at(set.qkv, values), stride), (channels, m.taps, 1));
-        self.convolution(index, &kernel, inputs, convolved, sizes);
+        self.convolution(index, &kernel, inputs, (convolved, joined), sizes);
+        if let (Some(own), Some(s)) = (&weights.selective, m.selective) {
+            self.selective(own, (m, s), convolved);
+        }
         let model = p::Mamba2 {
             layer: cache.layer,
             groups: m.groups,
             heads: m.heads,
             key_dim: m.key_dim,
             value_dim: m.value_dim,
-            x_stride: channels,
+            x_stride: joined,
             dt_stride: stride,
             y_stride: values,
+            by_channel: m.selective.is_some().into(),
         };
         let buffers = [
             convolved,
@@ -71,6 +76,59 @@ impl Emitter<'_> {
             None => (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm),
         };
         self.add_to_stream("mamba out", out, set.attn, values);
+    }
+
+    /// Makes keys, queries and time steps of the convolved inputs, which they follow in their rows; the time steps of all inputs follow
+    /// the projections.
+    fn selective(&mut self, own: &SelectiveWeights, (m, s): (Mamba, Selective), rows: BufferRef) {
+        let (values, stride) = (m.values(), m.convolved());
+        for piece in &own.project {
+            let params = p::Matmul {
+                n: piece.n,
+                k: values,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            let buffers = [rows, at(rows, values + piece.at)];
+            let what = "mamba keys, queries, times";
+            self.out
+                .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+        }
+        let times = values + 2 * m.key_dim;
+        if s.norms != SelectiveNorms::None {
+            let places = [
+                (times, s.rank),
+                (values, m.key_dim),
+                (values + m.key_dim, m.key_dim),
+            ];
+            for ((first, dim), weight) in places.into_iter().zip(own.norms) {
+                let norm = p::Norm {
+                    dim,
+                    groups: 1,
+                    eps: s.eps,
+                    x_stride: stride,
+                    y_stride: stride,
+                };
+                let place = [at(rows, first); 2];
+                self.out
+                    .push("mamba part norm", Op::Norm, &[weight], &place, norm.words());
+            }
+        }
+        let params = p::Matmul {
+            n: values,
+            k: s.rank,
+            x_stride: stride,
+            y_stride: m.width(),
+        };
+        let to = at(self.set.qkv, values + m.channels());
+        let buffers = [at(rows, times), to];
+        self.out.push(
+            "mamba times",
+            Op::Matmul,
+            &[own.time],
+            &buffers,
+            params.words(),
+        );
     }
 
     /// Norms each group of the gated output.

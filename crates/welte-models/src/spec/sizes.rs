@@ -87,7 +87,7 @@ impl ModelSpec {
     /// Channels of the widest convolution.
     pub(crate) fn channels(&self) -> u32 {
         let conv = if self.conv_taps > 0 { self.dim } else { 0 };
-        let mamba = self.mamba.map_or(0, |m| m.channels());
+        let mamba = self.mamba.map_or(0, |m| m.convolved());
         self.delta.map_or(0, |d| d.channels()).max(conv).max(mamba)
     }
 
@@ -194,12 +194,28 @@ impl ModelSpec {
         let delta = self.delta.map_or(0, |d| {
             let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
             let kernel = u64::from(d.channels()) * u64::from(d.taps);
-            each + dim * (width + values) + kernel + 2 * heads + u64::from(d.value_dim)
+            let common = each + dim * values + kernel + heads + u64::from(d.value_dim);
+            if !d.by_channel {
+                return common + dim * width + heads;
+            }
+            let [channels, ranks, key_dim] = [d.channels(), d.ranks(), d.key_dim].map(u64::from);
+            let low = heads * key_dim * key_dim + values * u64::from(d.value_dim);
+            common + dim * (channels + ranks + heads) + low + heads * key_dim
         });
         let mamba = self.mamba.map_or(0, |m| {
             let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
             let kernel = u64::from(m.channels()) * u64::from(m.taps);
-            each + dim * (width + values) + kernel + 3 * heads + values
+            let Some(s) = m.selective else {
+                return each + dim * (width + values) + kernel + 3 * heads + values;
+            };
+            let [rank, keys] = [s.rank, m.keys_and_queries()].map(u64::from);
+            let norms = match s.norms {
+                SelectiveNorms::Weighted => rank + keys,
+                _ => 0,
+            };
+            let products = values * (keys + rank) + rank * values;
+            let decays = values * u64::from(m.key_dim);
+            each + dim * 3 * values + kernel + products + decays + 2 * values + norms
         });
         let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
         let mixer = |layer: usize| match self.kind(layer as u32) {
@@ -381,39 +397,54 @@ impl ModelSpec {
             n => facts.push(fact("layers with sparse activations", n.to_string())),
         }
         let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
-        if self.alone && attends {
-            let text = count(LayerKind::None).to_string();
-            facts.push(fact("feed-forward layers", text));
+        match count(LayerKind::None) {
+            0 => (),
+            n => facts.push(fact("feed-forward layers", n.to_string())),
         }
         if self.conv_taps > 0 {
             let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
             facts.push(fact("convolutions", text));
         }
         if let Some(m) = self.mamba {
-            let text = format!(
-                "{} layers, {} heads of {} x {} in {} groups, {} taps",
-                if m.beside {
-                    self.layers as usize
-                } else {
-                    count(LayerKind::Mamba)
-                },
-                m.heads,
-                m.key_dim,
-                m.value_dim,
-                m.groups,
-                m.taps
-            );
-            facts.push(fact("Mamba-2", text));
+            let layers = match m.beside {
+                true => self.layers as usize,
+                false => count(LayerKind::Mamba),
+            };
+            let (name, text) = match m.selective {
+                None => (
+                    "Mamba-2",
+                    format!(
+                        "{layers} layers, {} heads of {} x {} in {} groups, {} taps",
+                        m.heads, m.key_dim, m.value_dim, m.groups, m.taps
+                    ),
+                ),
+                Some(s) => (
+                    "Mamba-1",
+                    format!(
+                        "{layers} layers, {} channels with states of {}, time steps of rank {}, {} taps",
+                        m.values(),
+                        m.key_dim,
+                        s.rank,
+                        m.taps
+                    ),
+                ),
+            };
+            facts.push(fact(name, text));
         }
         if let Some(d) = self.delta {
             let text = format!(
-                "{} layers, {} heads of {} x {} ({} for keys), {} taps",
+                "{} layers, {} heads of {} x {} ({} for keys), {} taps{}",
                 count(LayerKind::Delta),
                 d.heads,
                 d.key_dim,
                 d.value_dim,
                 d.key_heads,
-                d.taps
+                d.taps,
+                if d.by_channel {
+                    ", decays by channel"
+                } else {
+                    ""
+                }
             );
             facts.push(fact("gated delta rule", text));
         }

@@ -160,7 +160,7 @@ pub(super) fn layer(
         QkNorm::Row | QkNorm::Each => (true, q, kv),
     };
     let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
-    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
+    let delta = delta.map(|d| (d, delta::names(c.checkpoint, d.by_channel)));
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
     let mamba = spec
         .mamba
@@ -170,8 +170,7 @@ pub(super) fn layer(
     let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
         (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
         (_, Some((m, names)), ..) if !m.beside => {
-            let rows = vec![Rows::all(w(names.project), m.width())];
-            (rows, w(names.out), m.values())
+            (mamba::rows(names, i, m), w(names.out), m.values())
         }
         (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
         (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
@@ -232,7 +231,7 @@ pub(super) fn layer(
         } else {
             NO_WEIGHT
         },
-        latent: match spec.latent {
+        latent: match spec.latent.filter(|_| spec.kind(i) == LayerKind::Attention) {
             Some(l) => Some(latent::collect(c, spec, l, i)?),
             None => None,
         },

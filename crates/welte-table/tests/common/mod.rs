@@ -383,6 +383,7 @@ fn decode() -> Vec<Command> {
         x_stride: 12,
         gates_stride: 4,
         y_stride: 8,
+        by_channel: 0,
     };
     let mamba = p::Mamba2 {
         layer: 0,
@@ -393,6 +394,7 @@ fn decode() -> Vec<Command> {
         x_stride: 12,
         dt_stride: 4,
         y_stride: 8,
+        by_channel: 0,
     };
     let route = p::Route {
         experts: 4,

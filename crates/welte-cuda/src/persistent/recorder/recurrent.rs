@@ -170,6 +170,9 @@ impl Recorder<'_> {
 
     /// The gated delta rule, with the norm of each head and the gate that follow.
     pub(super) fn gated_delta(&mut self, index: usize) -> Result<(), String> {
+        if self.pass.commands[index].word("by_channel") != Some(0) {
+            return Err("states whose channels decay apart".to_string());
+        }
         let missing = "a delta rule whose results are not normed and gated";
         let [rule, norm, gate] = self.take_run(&GATED_DELTA, index, missing)?;
         let p = params::GatedDelta::of(&rule.params);
@@ -200,6 +203,9 @@ impl Recorder<'_> {
 
     /// The state space model of Mamba-2, with the gate that follows.
     pub(super) fn mamba2(&mut self, index: usize) -> Result<(), String> {
+        if self.pass.commands[index].word("by_channel") != Some(0) {
+            return Err("states whose columns have time steps of their own".to_string());
+        }
         let missing = "a state space model that is not gated";
         let [model, gate] = self.take_run(&GATED_MAMBA, index, missing)?;
         let p = params::Mamba2::of(&model.params);
