@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the charts and fills in the tables of the benchmark pages from docs/results/*.json.
+"""Draws the charts and fills in the tables of some pages from docs/results/*.json.
 
-    tools/charts.py            # write docs/charts/*.svg and the tables of docs/BENCHMARKS.md
+    tools/charts.py            # write docs/charts/*.svg and the tables of the pages in PAGES
     tools/charts.py --check    # write nothing; fail if a file on disk differs from what would be written
 
 A results file holds one table: title, date, machine, peer, commands, notes, columns and rows. A page takes a table with
@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
 CHARTS = DOCS / "charts"
+PAGES = [DOCS / "BENCHMARKS.md", DOCS / "architecture/numerics.md"]
 
 NAMES = {
     "qwen3-0.6b": "Qwen3-0.6B",
@@ -421,11 +422,11 @@ def outputs():
     """Every generated file and its text."""
     results = load_results()
     files = {CHARTS / f"{name}.svg": svg for name, svg in charts(results)}
-    page = DOCS / "BENCHMARKS.md"
-    try:
-        files[page] = filled(page.read_text(), results)
-    except Invalid as error:
-        raise Invalid(f"{page.relative_to(ROOT)}: {error}") from error
+    for page in PAGES:
+        try:
+            files[page] = filled(page.read_text(), results)
+        except Invalid as error:
+            raise Invalid(f"{page.relative_to(ROOT)}: {error}") from error
     return files
 
 
