@@ -1,5 +1,5 @@
 // Products of a matrix with up to ROWS vectors, for decode steps. matmul_packed.wgsl and matmul_float.wgsl say what a vector is and multiply
-// a unit of UNIT weights (`add_unit`); vectors lie in workgroup memory (`*_alone`, one vector) or wait in the arena (`*_rows`). A format
+// a unit of UNIT weights (`add_unit`); vectors lie in workgroup memory (`*_alone`, one vector) or were prepared before (`*_rows`). A format
 // says how a unit is loaded (`load_raw`) and unpacked (`unit_of`). An invocation has IN_FLIGHT units in flight, as they were loaded:
 // unpacking would wait for them. A team of TEAM invocations computes EACH sums for every vector, of OWN outputs: neighbours load neighbouring
 // words of the matrix. An invocation adds up every TEAM-th unit of k; then the team's sums are added as a tree. So the order of a sum

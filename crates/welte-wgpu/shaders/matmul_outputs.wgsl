@@ -1,4 +1,4 @@
-// What products write: `y = W x`, `y += W x` if ADDS, `y = act(gate x) * up x` if PAIRED, of the normed x if NORM. Workgroups take groups of
+// Outputs of products: `y = W x`, `y += W x` if ADDS, `y = act(gate x) * up x` if PAIRED, of the normed x if NORM. Workgroups take groups of
 // outputs in turn.
 struct Params { n: u32, k: u32, x_stride: u32, y_stride: u32, eps: f32, act: u32 }
 

@@ -7,7 +7,7 @@ var<workgroup> inputs: array<vec4<u32>, GROUPS>;
 var<workgroup> totals: array<f32, GROUPS>;
 var<workgroup> scales: array<f32, GROUPS / 2u>;
 // With a norm: the sums of squares.
-var<workgroup> parts: array<f32, GROUPS>;
+var<workgroup> parts: array<f32, select(1u, GROUPS, NORM)>;
 
 // Neighbours share a block: each rounds a group, and they exchange their largest elements.
 fn prepare(input: Input, chunk: u32, t: u32) {

@@ -2,7 +2,8 @@
 // others prepare elements.
 struct Params { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
 
-@group(0) @binding(6) var<storage, read_write> prepared: array<vec4<f32>>;
+// At the place of a cache.
+@group(0) @binding(6) var<storage, read_write> prepared: array<vec4<u32>>;
 
 var<workgroup> partial: array<vec4<f32>, WG>;
 var<workgroup> parts: array<f32, WG>;
@@ -24,7 +25,7 @@ fn write_norm(x: u32, y: u32, t: u32) {
     }
     let sum = sum_of_team(t, vec4(squares), LANES);
     if t == 0u {
-        prepared[y] = vec4(norm_factor(sum.x, k, command.p.eps));
+        prepared[y] = vec4(bitcast<u32>(norm_factor(sum.x, k, command.p.eps)));
     }
 }
 

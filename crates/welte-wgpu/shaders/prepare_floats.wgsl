@@ -1,8 +1,13 @@
-// Elements as matmul_float_rows.wgsl reads them. An invocation has four.
+// Elements as matmul_float_rows.wgsl reads them, with zeros up to a whole unit. An invocation has four.
 const PART = 4u;
 
 fn prepare(x: u32, y: u32, quad: u32) {
-    if 4u * quad < command.p.dim {
-        prepared[y + quad] = weighed(x, 4u * quad);
+    let dim = command.p.dim;
+    var values = vec4(0.0);
+    if 4u * quad < dim {
+        values = weighed(x, 4u * quad);
+    }
+    if quad < (dim + 7u) / 8u * 2u {
+        prepared[y + quad] = bitcast<vec4<u32>>(values);
     }
 }

@@ -13,7 +13,7 @@ fn prepare(x: u32, y: u32, block: u32) {
     let scale = scale_of(bits);
     let a = vec4(rounded(v0 * scale.y), rounded(v1 * scale.y), rounded(v2 * scale.y), rounded(v3 * scale.y));
     let b = vec4(rounded(v4 * scale.y), rounded(v5 * scale.y), rounded(v6 * scale.y), rounded(v7 * scale.y));
-    prepared[y + 2u * block] = bitcast<vec4<f32>>(a);
-    prepared[y + 2u * block + 1u] = bitcast<vec4<f32>>(b);
-    prepared[y + k / 16u + block] = vec4(total(a), scale.x, total(b), scale.x);
+    prepared[y + 2u * block] = a;
+    prepared[y + 2u * block + 1u] = b;
+    prepared[y + k / 16u + block] = bitcast<vec4<u32>>(vec4(total(a), scale.x, total(b), scale.x));
 }

@@ -49,13 +49,14 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         }
         scores[i] = score;
         // Scores may round to the same value where logits differ.
+        var value = score;
         if has(0u) {
-            choice[i] = score + vector0(i);
+            value = score + vector0(i);
         } else if p.groups == 1u {
-            choice[i] = logit;
-        } else {
-            choice[i] = score;
+            value = logit;
         }
+        // So that every expert has a rank of its own.
+        choice[i] = select(value, NO_CHOICE, is_nan(value));
     }
     workgroupBarrier();
     if p.groups > 1u {
@@ -94,13 +95,6 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         }
         workgroupBarrier();
     }
-    // What is no number has no rank, so every rank has an expert first.
-    for (var nth = t; nth < p.used; nth += WG) {
-        mem[y + nth] = nth;
-        ratings[nth] = scores[nth];
-    }
-    workgroupBarrier();
-    storageBarrier();
     // An expert's rank is the number of those that are chosen before it.
     for (var i = t; i < p.experts; i += WG) {
         let own = choice[i];
@@ -111,7 +105,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         if rank < p.used {
             mem[y + rank] = i;
             ratings[rank] = scores[i];
-            if p.scoring == 2u {
+            if p.scoring == 2u && !is_nan(scores[i]) {
                 ratings[rank] = 1.0 / near(i);
             }
         }

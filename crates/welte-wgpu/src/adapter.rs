@@ -82,12 +82,12 @@ fn instance() -> &'static Instance {
 fn adapters(api: Api) -> Vec<Adapter> {
     let found = block_on(instance().enumerate_adapters(api.backends()));
     let mut adapters = found.unwrap_or_default();
-    adapters.sort_by_cached_key(|adapter| place(&adapter.get_info(), memory(adapter)));
+    adapters.sort_by_cached_key(|adapter| sort_key(&adapter.get_info(), memory(adapter)));
     adapters
 }
 
-/// What adapters are sorted by: the kind, then the API, because one GPU may be reached by two of them, then the memory.
-fn place(info: &AdapterInfo, memory: Option<u64>) -> (u32, bool, Reverse<Option<u64>>) {
+/// The kind, then the API, because one GPU may be reached by two of them, then the memory, the largest first.
+fn sort_key(info: &AdapterInfo, memory: Option<u64>) -> (u32, bool, Reverse<Option<u64>>) {
     let kind = match info.device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_fastest_kind_comes_first_and_of_one_kind_the_largest() {
-        let of = |kind, memory| place(&AdapterInfo::new(kind, Backend::Vulkan), memory);
+        let of = |kind, memory| sort_key(&AdapterInfo::new(kind, Backend::Vulkan), memory);
         let mut all = [
             of(DeviceType::Cpu, Some(64 << 30)),
             of(DeviceType::DiscreteGpu, None),

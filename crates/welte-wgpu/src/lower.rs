@@ -9,7 +9,7 @@ use crate::kernels::products::{self, Product, Vectors};
 use crate::kernels::{self, Kernel, WORKGROUP, source};
 use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;
-use crate::needs::{attention_cache, may_route, prepared_words, sampled_words};
+use crate::needs::{attention_cache, routes, sampled_words, scratch_words};
 use crate::plan::{ROW_WORDS, STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
@@ -30,7 +30,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) arena: &'a Buffer,
     pub(crate) state: &'a Buffer,
     pub(crate) pages: &'a Buffer,
-    /// Rows of products of several rows.
+    /// Rows that products of several rows read, as `prepare.wgsl` leaves them.
     pub(crate) prepared: &'a Buffer,
     /// Of sampling, by slot.
     pub(crate) settings: &'a Buffer,
@@ -121,7 +121,7 @@ struct Multiply {
 }
 
 impl Multiply {
-    /// The parameters of `matmul_row.wgsl`; `matmul_tile.wgsl` has the first of them.
+    /// The parameters of `matmul_outputs.wgsl`; `matmul_tile.wgsl` has the first of them.
     fn words(&self, act: Option<u32>) -> [u32; 16] {
         let eps = self.norm.unwrap_or(0.0).to_bits();
         let used = [
@@ -158,19 +158,16 @@ fn act_mul(place: Place, p: params::ActMul) -> (Kernel, u32) {
     kernels::act_mul(p.n, aligned)
 }
 
-/// What prepares `groups` vectors in each row for a product.
-fn prepare(product: Product, normed: bool, groups: u32, place: Place, words: [u32; 16]) -> Run {
-    let (kernel, width) = product.prepare(normed);
+/// The launch that prepares `groups` vectors in each row for a product.
+fn prepare_run(product: Product, normed: bool, groups: u32, place: Place, words: [u32; 16]) -> Run {
+    let (kernel, width) = product.prepare_kernel(normed);
     Run {
         prepared: Some(binding::CACHE),
         ..Run::new(kernel, [width, groups], place, words)
     }
 }
 
-/// Outputs, such as those of routers, for which prompts take the kernels of decoding.
-const FEW_OUTPUTS: u32 = 256;
-
-/// Workgroups of a product that share its outputs. Each prepares the vectors once.
+/// Workgroups of a product that share its outputs. With a single row, each prepares it once.
 const MOST_GROUPS: u32 = 512;
 
 /// The command that is lowered, with what its kernels depend on.
@@ -184,7 +181,8 @@ struct Task<'a> {
     /// The rows at hand are the chosen ones.
     chosen: bool,
     cache: Option<&'a CacheSpec>,
-    splits: bool,
+    /// The pass decodes.
+    decodes: bool,
     /// Of `rope_append` and the attention after it, if one launch may be both: the other's number.
     partner: Option<(u32, &'a Command)>,
 }
@@ -210,7 +208,7 @@ impl Lowering<'_> {
                 tiled: !decodes && !chosen,
                 chosen,
                 cache: self.program().cache_of(command),
-                splits: decodes,
+                decodes,
                 partner: self.partner(pass, index),
             };
             let runs = self.runs(task).into_iter();
@@ -462,15 +460,15 @@ impl Lowering<'_> {
         self.gpu().cooperative.filter(|_| taken)
     }
 
-    /// Makes the norm before a product a launch of its own, if the product's kernel does not compute it. True if the product then
-    /// takes the scratch.
+    /// Makes the norm before a product with many rows a launch of its own, or rounds the rows for cooperative matrices. True if the product
+    /// then takes the scratch.
     fn norm_apart(&self, task: Task<'_>, p: &mut Multiply, runs: &mut Vec<Run>) -> bool {
         let (kernel, words) = if self.cooperative(task).is_some() {
             let aligned = [self.word(task.command.buffers[0]), p.x_stride, p.k];
             let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
             let kernel = round_rows(task.command.format, p.k, p.norm.is_some(), aligned);
             (kernel, rounded_words(p.k))
-        } else if p.norm.is_some() && task.tiled {
+        } else if p.norm.is_some() {
             (kernels::norm_before(p.k), p.k)
         } else {
             return false;
@@ -497,7 +495,7 @@ impl Lowering<'_> {
         runs: &mut Vec<Run>,
     ) {
         let weight = &self.weights.weights[task.command.weights[0] as usize];
-        let tiled = task.tiled && !self.routes(task, weight.pieces[0].0.rows);
+        let tiled = task.tiled && !routes(task.command, self.gpu());
         let normed = tiled && self.norm_apart(task, &mut p, runs);
         if !tiled {
             runs.extend(self.prepare(task, p, None));
@@ -513,12 +511,6 @@ impl Lowering<'_> {
                 self.product(task, place, piece, p, None)
             });
         }
-    }
-
-    /// Routers of few outputs, which would make few tiles, have the kernels of decoding in prompts too. Of other formats, rows would be
-    /// rounded to integers.
-    fn routes(&self, task: Task<'_>, outputs: u32) -> bool {
-        may_route(task.command) && outputs <= FEW_OUTPUTS && self.gpu().geometry.single
     }
 
     fn tile(&self, task: Task<'_>, place: Place, piece: usize, p: Multiply) -> Run {
@@ -595,7 +587,7 @@ impl Lowering<'_> {
         let words = p.norm_words(product.prepared_words());
         let run = Run {
             least: if alone { 2 } else { 1 },
-            ..prepare(product, p.norm.is_some(), 1, place, words)
+            ..prepare_run(product, p.norm.is_some(), 1, place, words)
         };
         (!alone || several.is_some()).then_some(run)
     }
@@ -639,7 +631,7 @@ impl Lowering<'_> {
             runs.push(self.product(task, place, 0, product, Some(p.act)));
             return;
         }
-        let both = place.scratch + task.rows * prepared_words(p.k);
+        let both = place.scratch + task.rows * scratch_words(p.k);
         (product.n, product.y_stride) = (2 * p.n, 2 * p.n);
         let moved = |mut place: Place| {
             place.operands[1] = both;

@@ -103,7 +103,7 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
 }
 
 /// Words of scratch for a row of `k` values that is normed or rounded, whichever takes more.
-pub(crate) fn prepared_words(k: u32) -> u32 {
+pub(crate) fn scratch_words(k: u32) -> u32 {
     k.next_multiple_of(4).max(rounded_words(k))
 }
 
@@ -154,9 +154,9 @@ pub(crate) fn scratch(
 ) -> u64 {
     let floats = |row: u64| 4 * u64::from(rows) * row;
     match command.op {
-        Op::NormMatmul => {
+        Op::NormMatmul if !decodes => {
             let k = params::NormMatmul::of(&command.params).k;
-            floats(prepared_words(k).into())
+            floats(scratch_words(k).into())
         }
         Op::Matmul | Op::MatmulAdd if !decodes => {
             let k = params::Matmul::of(&command.params).k;
@@ -164,7 +164,7 @@ pub(crate) fn scratch(
         }
         Op::NormMatmulActMul => {
             let p = params::NormMatmulActMul::of(&command.params);
-            floats(u64::from(prepared_words(p.k)) + 2 * u64::from(p.n))
+            floats(u64::from(scratch_words(p.k)) + 2 * u64::from(p.n))
         }
         Op::ExpertsActMul | Op::ExpertsAdd
             if !decodes && matrices && Cooperative::takes(command.format) =>
@@ -182,13 +182,22 @@ pub(crate) fn scratch(
     }
 }
 
-/// A router that may have the kernels of decoding in prompts.
-pub(crate) fn may_route(command: &Command) -> bool {
-    command.part == ModelPart::Router && command.format == Format::F32
+/// Outputs for which routers have the kernels of decoding in prompts too: they would make few tiles.
+const FEW_OUTPUTS: u32 = 256;
+
+/// Whether it is such a router. Of other formats, rows would be rounded to integers.
+pub(crate) fn routes(command: &Command, gpu: &Gpu) -> bool {
+    let outputs = match command.op {
+        Op::Matmul => params::Matmul::of(&command.params).n,
+        Op::NormMatmul => params::NormMatmul::of(&command.params).n,
+        _ => return false,
+    };
+    let fits = outputs <= FEW_OUTPUTS && command.format == Format::F32;
+    command.part == ModelPart::Router && fits && gpu.geometry.single
 }
 
-/// Bytes of prepared rows that a command takes for `rows` rows, if its product may have the kernels of decoding.
-pub(crate) fn prepared(command: &Command, decodes: bool, rows: u32) -> u64 {
+/// Bytes of prepared rows that a command takes for `rows` rows, if its product has the kernels of decoding.
+pub(crate) fn prepared(command: &Command, gpu: &Gpu, decodes: bool, rows: u32) -> u64 {
     let (k, vectors) = match command.op {
         Op::Matmul | Op::MatmulAdd => (params::Matmul::of(&command.params).k, 1),
         Op::NormMatmul => (params::NormMatmul::of(&command.params).k, 1),
@@ -200,7 +209,7 @@ pub(crate) fn prepared(command: &Command, decodes: bool, rows: u32) -> u64 {
         }
         _ => return 0,
     };
-    if decodes || may_route(command) {
+    if decodes || routes(command, gpu) {
         4 * u64::from(rows) * u64::from(vectors) * u64::from(most_prepared(k))
     } else {
         0

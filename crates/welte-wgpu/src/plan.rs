@@ -28,7 +28,7 @@ pub(crate) struct Sizes {
     /// By cache: where its page lists begin, in words.
     pub(crate) lists: Vec<u32>,
     pub(crate) pages: u64,
-    /// Rows of products of several rows.
+    /// Rows that products of several rows read, as `prepare.wgsl` leaves them.
     pub(crate) prepared: u64,
     pub(crate) state: u64,
     /// Where the histories of all slots begin in the step state, in words.
@@ -79,7 +79,7 @@ impl Sizes {
                 _ => pass.outputs_from().unwrap_or(pass.commands.len()),
             };
             let commands = pass.commands.iter().enumerate();
-            commands.map(move |(i, c)| prepared(c, i >= from, pass.rows_at(i)))
+            commands.map(move |(i, c)| prepared(c, gpu, i >= from, pass.rows_at(i)))
         });
         let mut lists = Vec::new();
         let mut pages = 0;
@@ -189,10 +189,11 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
         ));
     }
     let sizes = Sizes::of(program, gpu);
-    if sizes.arena > gpu.binding {
+    let largest = sizes.arena.max(sizes.prepared);
+    if largest > gpu.binding {
         return Some(format!(
             "intermediates of {}; this GPU binds at most {} (fewer prompt rows need less)",
-            human(sizes.arena),
+            human(largest),
             human(gpu.binding)
         ));
     }

@@ -41,7 +41,7 @@ const FLOATS_IN_FLIGHT: u32 = 3;
 const LARGE_WORKGROUP: u32 = 512;
 const LARGE_MEMORY: u32 = 32 << 10;
 
-/// Invocations of a workgroup that multiplies several vectors, which needs more registers than workgroup memory.
+/// Invocations of a workgroup that multiplies several vectors. Registers limit how many run at once, so it is small.
 const ROWS_WORKGROUP: u32 = 128;
 
 /// Workgroup memory that holds long vectors whole.
@@ -55,9 +55,10 @@ pub(crate) struct Geometry {
     /// The fewest and the most of a team. A row of few units has a small team. A team has no more
     /// outputs at a time than invocations, because an invocation of an experts' kernel stores one.
     pub(super) teams: (u32, u32),
-    /// Vectors that a product takes at once in steps of several rows, and matrix rows that a team has at a time then, if vectors are floats.
+    /// Vectors that a product takes at once in steps of several rows.
     pub(super) rows: u32,
-    pub(super) floats: u32,
+    /// Matrix rows that a team has at a time then, if vectors are floats.
+    pub(super) rows_of_floats: u32,
     /// Steps of one row have kernels of their own, which prepare it themselves. Otherwise one kernel is compiled for both.
     pub(crate) single: bool,
     /// Weights are loaded a unit ahead, which needs the code for it twice.
@@ -79,7 +80,7 @@ impl Geometry {
         workgroup: 256,
         teams: (8, 32),
         rows: 8,
-        floats: 4,
+        rows_of_floats: 4,
         single: true,
         ahead: true,
         tile_rows: 64,
@@ -94,7 +95,7 @@ impl Geometry {
         workgroup: 64,
         teams: (2, 2),
         rows: 2,
-        floats: 2,
+        rows_of_floats: 2,
         single: false,
         ahead: false,
         tile_rows: 32,
@@ -153,7 +154,7 @@ impl Product {
     fn each(&self, vectors: Vectors) -> u32 {
         match vectors {
             // Floats are large beside the sums, so more of these share them.
-            Vectors::Rows(2..) if !self.is_packed() => self.geometry.floats,
+            Vectors::Rows(2..) if !self.is_packed() => self.geometry.rows_of_floats,
             _ => EACH,
         }
     }
@@ -219,7 +220,7 @@ impl Product {
     }
 
     /// What prepares the rows of a step of several, and its workgroups for a row.
-    pub(crate) fn prepare(&self, normed: bool) -> (Kernel, u32) {
+    pub(crate) fn prepare_kernel(&self, normed: bool) -> (Kernel, u32) {
         let (name, main, pieces, each): (_, _, &[&str], _) = if self.is_packed() {
             (
                 "prepare_packed",
@@ -235,7 +236,7 @@ impl Product {
         self.read_vectors(&mut kernel);
         kernel.pieces.extend([main, shader!("prepare")]);
         kernel.loops = vec![("v", 8)];
-        let groups = self.k.div_ceil(each).div_ceil(size);
+        let groups = self.k.next_multiple_of(8).div_ceil(each).div_ceil(size);
         (
             kernel.with("NORM", flag(normed)),
             groups + u32::from(normed),
@@ -390,7 +391,8 @@ impl Product {
             ("apart", u32::from(apart)),
             ("prepared", u32::from(prepared)),
         ]);
-        kernel.with("TOGETHER", flag(together))
+        kernel.name += if together { " together" } else { "" };
+        kernel
     }
 }
 
@@ -399,7 +401,7 @@ impl Product {
 pub(crate) enum Vectors {
     /// One, which every workgroup prepares.
     One,
-    /// Up to so many at a time, which were prepared before.
+    /// At most this many at a time, which an earlier launch prepared.
     Rows(u32),
 }
 
@@ -420,9 +422,9 @@ impl Vectors {
     }
 }
 
-/// The most words of a prepared row of `k` elements.
+/// The most words of a prepared row of `k` elements: those of floats, which end with a whole unit.
 pub(crate) fn most_prepared(k: u32) -> u32 {
-    4 + k.next_multiple_of(4)
+    4 + k.next_multiple_of(8)
 }
 
 /// A product with many rows. `aligned`: vectors and outputs begin at multiples of 16 bytes and are whole quads.
@@ -462,8 +464,10 @@ pub(super) fn every(format: Format, packed: bool) -> Vec<Kernel> {
     all.push(on_hardware(256, true, false).of_rows(Rows(8), true, false));
     all.push(on_hardware(2048, false, true).of_rows(Rows(8), true, false));
     all.extend([1, 2].map(|rows| on_software.of_rows(Rows(rows), false, false)));
-    all.extend([true, false].map(|normed| on_hardware(256, normed, false).prepare(normed).0));
-    all.push(on_software.prepare(true).0);
+    all.extend(
+        [true, false].map(|normed| on_hardware(256, normed, false).prepare_kernel(normed).0),
+    );
+    all.push(on_software.prepare_kernel(true).0);
     all
 }
 
@@ -485,12 +489,20 @@ pub(super) fn with_subgroups(geometry: Geometry) -> Vec<Kernel> {
         all.push(product(9728, false).of_rows(One, true, false));
         all.push(product(2048, true).of_rows(One, true, false));
         all.push(product(2048, false).of_rows(Rows(8), true, false));
-        all.push(product(2048, false).prepare(true).0);
+        all.push(product(2048, false).prepare_kernel(true).0);
         let apart = Product {
             aligned: false,
             ..product(512, true)
         };
-        all.push(apart.of_pairs(false));
+        for prepared in [true, false] {
+            all.push(apart.of_pairs(prepared));
+            let single = Product {
+                paired: false,
+                ..apart
+            };
+            all.extend([2, 64].map(|used| single.of_experts(used, prepared)));
+        }
+        all.push(apart.prepare_kernel(false).0);
     }
     all
 }
@@ -503,7 +515,7 @@ mod tests {
     fn every_slot_of_sums_has_an_invocation_that_writes_it() {
         for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
             let (fewest, _) = geometry.teams;
-            let slots = (geometry.rows * geometry.floats.max(EACH)).div_ceil(4);
+            let slots = (geometry.rows * geometry.rows_of_floats.max(EACH)).div_ceil(4);
             assert!(slots <= fewest, "{slots}: {geometry:?}");
             assert!(EACH <= fewest, "{geometry:?}");
         }

@@ -30,7 +30,7 @@ impl Lowering<'_> {
         }
         let geometry = self.gpu().geometry;
         if let Some(kernel) = kernels::attention_lanes(geometry, head_dim, false)
-            && task.splits
+            && task.decodes
         {
             (place.splits, place.split) = splits(self.program(), LONG_SPLIT);
             let parts = Run {
@@ -43,7 +43,7 @@ impl Lowering<'_> {
             self.divide(parts, runs);
             return;
         }
-        if task.splits {
+        if task.decodes {
             (place.splits, place.split) = splits(self.program(), LEAST_SPLIT);
         } else if let Some((kernel, rows)) = self.attention_together(head_dim) {
             runs.push(Run {

@@ -1,6 +1,7 @@
-//! Experts of prompts on cooperative matrices: rows are grouped by expert, so that they share the reads of its matrix.
+//! Experts. In prompts on cooperative matrices rows are grouped by expert, so that they share the reads of its matrix; otherwise each row
+//! is computed by itself.
 
-use super::{Lowering, Run, Task, prepare};
+use super::{Lowering, Run, Task, prepare_run};
 use crate::gpu::binding;
 use crate::kernels::WORKGROUP;
 use crate::kernels::cooperative::{
@@ -30,7 +31,7 @@ impl Lowering<'_> {
             paired,
             ..self.product_of(command, k)
         };
-        let several = task.splits && product.geometry.single && task.rows > 1;
+        let several = task.decodes && product.geometry.single && task.rows > 1;
         if several {
             let x_stride = experts_stride(command);
             let words = product.prepared_words();
@@ -38,7 +39,7 @@ impl Lowering<'_> {
             let groups = norm.groups;
             runs.push(Run {
                 least: 2,
-                ..prepare(product, false, groups, self.place(task, 0), norm.words())
+                ..prepare_run(product, false, groups, self.place(task, 0), norm.words())
             });
         }
         for piece in 0..pieces {
@@ -54,10 +55,11 @@ impl Lowering<'_> {
                     (product.of_experts(used, prepared), [groups, 1], 1)
                 }
             };
-            let (kernel, grid, _) = shape(false);
+            let (kernel, grid, rows) = shape(false);
             runs.push(Run {
                 piece,
                 several: several.then(|| shape(true)),
+                rows,
                 prepared: several.then_some(binding::PAGES),
                 ..Run::new(kernel, grid, place, command.params)
             });
