@@ -215,3 +215,43 @@ fn a_nan_in_the_cache_reaches_every_logit() {
         }
     }
 }
+
+/// Rows of 17 and 20 floats end within a unit of eight.
+#[test]
+fn a_row_of_nan_leaves_the_row_before_it_alone() {
+    let on_hardware = Abilities {
+        barriers: Some(true),
+        ..Abilities::ALL
+    };
+    for (abilities, dim) in [(on_hardware, 17), (on_hardware, 20), (Abilities::ALL, 20)] {
+        let Some(device) = with(abilities) else {
+            return;
+        };
+        let model = Model {
+            format: Format::F32,
+            dim,
+            ..Model::small(7)
+        };
+        let (program, made) = make(&model);
+        let mut context = context(&*device, program, &made);
+        let program = context.program().clone();
+        for (id, spec) in program.buffers.iter().enumerate() {
+            if spec.class == Class::Cache {
+                let written = context.write_buffer(id as u32, &vec![0xff; spec.bytes as usize]);
+                written.expect("a known buffer");
+            }
+        }
+        // The first row sees itself alone, the other one a cache of NaN.
+        let rows = [Row::new(3, 0, 0), Row::new(3, 20, 1)];
+        let pass = program.pass(PassKind::Decode).expect("the pass");
+        let mut bits = |rows: &[Row]| -> Vec<u32> {
+            let logits = context.step_rows(pass, rows, &[]).expect("a step");
+            logits.iter().map(|logit| logit.to_bits()).collect()
+        };
+        let together = bits(&rows);
+        let (first, other) = together.split_at(together.len() / 2);
+        assert!(other.iter().all(|bits| f32::from_bits(*bits).is_nan()));
+        assert!(first.iter().all(|bits| f32::from_bits(*bits).is_finite()));
+        assert!(bits(&rows[..1]) == first, "rows of {dim}");
+    }
+}
