@@ -145,7 +145,8 @@ impl Translated {
         let of_draft = of_draft.map(|norm| format!("{norm}.weight"));
         for name in of_layers.chain(of_draft) {
             if let Some(Source::Rows { change, .. }) = self.source_mut(&name) {
-                *change = Change::Add(more);
+                let plain = spec.plain_final_norm && name == weight(gguf.final_norm, 0);
+                *change = Change::Add(if plain { 0.0 } else { more });
             }
         }
     }

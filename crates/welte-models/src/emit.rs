@@ -217,6 +217,13 @@ impl<'a> Emitter<'a> {
             &[self.places.tokens, self.set.x],
             embed.words(),
         );
+        if spec.embedding_norm {
+            let none = NormWeights {
+                weight: NO_WEIGHT,
+                bias: None,
+            };
+            self.norm("embedding norm", none, self.set.x, self.set.x);
+        }
         if spec.encoder.is_some() {
             self.embeddings();
         }
@@ -609,6 +616,14 @@ impl<'a> Emitter<'a> {
         self.out.norm(what, norm, size, [x, y]);
     }
 
+    /// y = norm(y), the norm after a part.
+    fn post_norm(&mut self, what: &str, norm: NormWeights, y: BufferRef) {
+        let spec = self.spec;
+        let eps = spec.post_eps.unwrap_or(spec.stream_eps());
+        let norm = (norm, spec.norm == NormKind::Rms);
+        self.out.norm(what, norm, (spec.dim, eps), [y, y]);
+    }
+
     /// y += x, both as wide as the stream.
     fn add(&mut self, what: &str, x: BufferRef, y: BufferRef) {
         let dim = self.spec.dim;
@@ -646,7 +661,7 @@ impl<'a> Emitter<'a> {
         let (bias_label, norm_label) = (format!("{what} bias"), format!("{what} norm"));
         if let Some(norm) = normed {
             self.biases(&bias_label, bias, place, dim);
-            self.norm(&norm_label, norm, place, place);
+            self.post_norm(&norm_label, norm, place);
         }
         self.add(&format!("{what} sum"), place, x);
         if normed.is_none() {

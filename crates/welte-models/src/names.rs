@@ -453,6 +453,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "merger.",
         "vision_encoder.",
         "vision_projection.",
+        "vision_adapter.",
         "vit_large_projector.",
         "layerwise_projectors.",
         "spatial_projectors.",

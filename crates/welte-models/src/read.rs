@@ -148,7 +148,9 @@ pub(crate) fn read_keys(
         position_scale: None,
         pre_norm: true,
         post_norm: false,
+        post_eps: None,
         norm_add: 0.0,
+        plain_final_norm: false,
         biases: Biases {
             qkv: has(bias(names.qkv, 0)),
             q: has(bias(names.q, 0)),
@@ -165,6 +167,7 @@ pub(crate) fn read_keys(
         },
         tied,
         embedding_scale: 1.0,
+        embedding_norm: false,
         windows: (arch.windows)(keys, layers)?,
         chunks: false,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),

@@ -636,14 +636,20 @@ pub struct ModelSpec {
     pub pre_norm: bool,
     /// Attention and feed-forward parts norm their output before it is added.
     pub post_norm: bool,
+    /// The epsilon of those norms of the output, if it is another.
+    pub post_eps: Option<f32>,
     /// Added to the weights of every norm.
     pub norm_add: f32,
+    /// Nothing is added to those of the last norm.
+    pub plain_final_norm: bool,
     /// The matrices with a bias.
     pub biases: Biases,
     /// The head is the embedding table.
     pub tied: bool,
     /// Factor of the embeddings.
     pub embedding_scale: f32,
+    /// Embeddings are normed, without weights.
+    pub embedding_norm: bool,
     /// The attention window of each layer; 0 is none.
     pub windows: Vec<u32>,
     /// A window begins at a multiple of its size.

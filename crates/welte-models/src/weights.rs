@@ -62,7 +62,13 @@ pub(crate) fn collect(
     }
     let final_norm = match &spec.encoder {
         Some(encoder) if !encoder.final_norm => None,
-        _ => Some(c.norm("final norm", names.final_norm, 0, spec)?),
+        _ => {
+            let add = match spec.plain_final_norm {
+                true => 0.0,
+                false => spec.norm_add,
+            };
+            Some(c.norm_plus("final norm", (names.final_norm, add), 0, spec)?)
+        }
     };
     let encoder = match &spec.encoder {
         Some(encoder) => encoder::collect_own(&mut c, spec, encoder, options)?,

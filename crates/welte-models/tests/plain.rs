@@ -309,3 +309,71 @@ fn latents_of_wrong_sizes_are_refused() {
     let error = error.to_string();
     assert!(error.contains("blk.0.attn_"), "{error}");
 }
+
+#[test]
+fn graniteswa_lists_ropes_of_layers() {
+    let list = |values: &[f64]| Value::Array(values.iter().copied().map(Value::F64).collect());
+    let model = |bases: &[f64]| directory("granite_swa", &[("layer_rope_theta", list(bases))]);
+    let (none, main, local) = (LayerRope::None, LayerRope::Main, LayerRope::Local);
+    let found = read(&model(&[0.0, 500.0, 20.0, 500.0]));
+    assert_eq!(found.layer_ropes, [none, main, local, main]);
+    assert_eq!(found.rope.theta, 500.0);
+    assert_eq!(found.local_rope.map(|rope| rope.theta), Some(20.0));
+    assert_eq!(
+        (found.windows, found.sinks),
+        (vec![0, 128, 128, 128], vec![true; 4])
+    );
+    let key = "layer_rope_theta";
+    refused(&model(&[1.0, 2.0, 3.0, 0.0]), &[key, "has 3 bases"]);
+    refused(&model(&[0.5, 2.0, 2.0, 0.0]), &[key, "has 0.5"]);
+    refused(&model(&[2.0; 3]), &[key, "has 3 entries for 4 layers"]);
+    let flags = |flags: [bool; 4]| Value::Array(flags.map(Value::Bool).to_vec());
+    let window = ("attention.sliding_window", Value::U64(8));
+    let pattern = (
+        "attention.sliding_window_pattern",
+        flags([true, false, true, true]),
+    );
+    let both = [window, pattern];
+    let found = read(&gguf("granite_swa", &both));
+    assert_eq!(found.windows, [8, 0, 8, 8]);
+    assert_eq!(found.layer_ropes, [main; 4]);
+    let ropes = ("attention.rope_pattern", flags([false, true, true, false]));
+    let found = read(&gguf("granite_swa", &[both.as_slice(), &[ropes]].concat()));
+    assert_eq!(found.layer_ropes, [none, main, main, none]);
+    refused(&gguf("granite_swa", &both[..1]), &["pattern", "is missing"]);
+}
+
+#[test]
+fn muse_glimmers_norms_differ() {
+    let found = read(&directory("muse_glimmer", &[]));
+    assert_eq!((found.eps, found.post_eps), (1e-5, Some(1e-8)));
+    assert!(found.embedding_norm && found.post_norm && found.plain_final_norm);
+    assert_eq!((found.norm_add, found.qk_norm), (1.0, QkNorm::Plain));
+    assert_eq!(found.windows, [2048, 2048, 2048, 0]);
+    assert_eq!((found.logit_scale, found.logit_softcap), (1.0, 20.0));
+    assert!((found.attention_scale - 3.87 / 8.0).abs() < 1e-6);
+    let (none, main) = (LayerRope::None, LayerRope::Main);
+    assert_eq!(found.layer_ropes, [main, main, main, none]);
+    let bases = [5.0, 0.0, 0.0, 5.0].map(Value::F64).to_vec();
+    let found = read(&directory(
+        "muse_glimmer",
+        &[("layer_rope_theta", Value::Array(bases))],
+    ));
+    assert_eq!(found.layer_ropes, [main, none, none, main]);
+    let window = ("attention.sliding_window", Value::U64(8));
+    let flags = [true, true, true, false].map(Value::Bool).to_vec();
+    let pattern = ("attention.sliding_window_pattern", Value::Array(flags));
+    let values = [window, pattern, ("rope.freq_base_swa", Value::F64(500.0))];
+    refused(
+        &gguf("muse-glimmer", &values),
+        &["logit_scale", "is missing"],
+    );
+    let scale = ("logit_scale", Value::F64(0.5));
+    let found = read(&gguf(
+        "muse-glimmer",
+        &[values.as_slice(), &[scale]].concat(),
+    ));
+    assert_eq!((found.norm_add, found.qk_norm), (0.0, QkNorm::Head));
+    assert_eq!((found.logit_scale, found.logit_softcap), (0.5, 0.0));
+    assert_eq!((found.rope.theta, found.post_eps), (500.0, Some(1e-8)));
+}

@@ -157,6 +157,9 @@ pub const ROPE_APPEND: Pattern = Pattern {
         relate: |b| {
             let normed = ["q_norm", "k_norm"].map(|norm| b.get(norm).is_some());
             (normed[0] == normed[1]).then_some(())?;
+            // The op norms where it has a weight.
+            let weights = ["q_norm", "k_norm"].map(|norm| b.weight(norm));
+            (!normed[0] || !weights.contains(&NO_WEIGHT)).then_some(())?;
             // Queries and keys lie side by side, so one rope turns both.
             let heads = b.word("turned")?.checked_sub(b.word("kv_heads")?)?;
             b.set("heads", Value::Word(heads))?;

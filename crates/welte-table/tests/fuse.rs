@@ -314,6 +314,10 @@ fn queries_and_keys_are_normed_turned_and_appended_at_once() {
         assert_eq!(ops(&commands), [Op::Norm, Op::RopeAppend]);
         assert_eq!(commands[1].weights, [5, NO_WEIGHT, NO_WEIGHT]);
     }
+    // So do norms without weights: the whole command would not norm.
+    let plain = [norm(NO_WEIGHT, q, 4), norm(NO_WEIGHT, k, 2)];
+    let (commands, _) = fused(vec![plain[0], plain[1], rope, append(v)]);
+    assert_eq!(ops(&commands), [Op::Norm, Op::Norm, Op::RopeAppend]);
     // Values that are keys, as latents have them.
     let (commands, _) = fused(vec![rope, append(k)]);
     assert_eq!(ops(&commands), [Op::Rope, Op::KvAppend]);

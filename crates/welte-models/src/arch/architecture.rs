@@ -234,17 +234,23 @@ pub(crate) fn layer_types(
 /// Windows as GGUF files list them: a boolean for each layer.
 pub(crate) fn window_pattern(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Vec<u32>, Error> {
     let pattern = keys.name("attention.sliding_window_pattern", "");
-    let Some(Value::Array(list)) = keys.value(&pattern) else {
-        return Err(keys.error(&pattern, "is missing or not a list"));
+    let list = flags(keys, layers, &pattern)?.into_iter();
+    Ok(list.map(|flag| if flag { window } else { 0 }).collect())
+}
+
+/// A boolean for each layer.
+pub(super) fn flags(keys: &Keys<'_>, layers: u32, key: &str) -> Result<Vec<bool>, Error> {
+    let Some(Value::Array(list)) = keys.value(key) else {
+        return Err(keys.error(key, "is missing or not a list"));
     };
     if list.len() != layers as usize {
         let problem = format!("has {} entries for {layers} layers", list.len());
-        return Err(keys.error(&pattern, problem));
+        return Err(keys.error(key, problem));
     }
     let each = |value: &Value| match value {
-        Value::Bool(true) | Value::U64(1) | Value::I64(1) => Ok(window),
-        Value::Bool(false) | Value::U64(0) | Value::I64(0) => Ok(0),
-        _ => Err(keys.error(&pattern, "has an entry that is not a boolean")),
+        Value::Bool(true) | Value::U64(1) | Value::I64(1) => Ok(true),
+        Value::Bool(false) | Value::U64(0) | Value::I64(0) => Ok(false),
+        _ => Err(keys.error(key, "has an entry that is not a boolean")),
     };
     list.iter().map(each).collect()
 }

@@ -28,24 +28,29 @@ pub(super) const GRANITE_MOE: Architecture = Architecture {
     experts: true,
     finish: |spec, keys| {
         factors(spec, keys)?;
-        let key = keys.name(
-            "expert_shared_feed_forward_length",
-            "shared_intermediate_size",
-        );
-        let shared = match keys.u32(&key)? {
-            None | Some(0) => None,
-            Some(_) => Some(SharedExpert {
-                ffn: keys.size(&key, None, MOST_FFN)?,
-                gated: false,
-            }),
-        };
-        if let Some(experts) = &mut spec.experts {
-            experts.shared = shared;
-        }
-        Ok(())
+        shared_expert(spec, keys)
     },
     ..llama::LLAMA
 };
+
+/// Reads the shared expert, if there is one.
+pub(super) fn shared_expert(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let key = keys.name(
+        "expert_shared_feed_forward_length",
+        "shared_intermediate_size",
+    );
+    let shared = match keys.u32(&key)? {
+        None | Some(0) => None,
+        Some(_) => Some(SharedExpert {
+            ffn: keys.size(&key, None, MOST_FFN)?,
+            gated: false,
+        }),
+    };
+    if let Some(experts) = &mut spec.experts {
+        experts.shared = shared;
+    }
+    Ok(())
+}
 
 /// Granite Vision 4 adds parts of features before some of the layers.
 fn parts_of_features(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {

@@ -23,6 +23,7 @@ mod gpt_oss;
 mod gptneox;
 mod granite;
 mod granite_hybrid;
+mod granite_swa;
 mod hunyuan;
 mod hy_v3;
 mod internlm2;
@@ -41,6 +42,7 @@ mod minimax_m2;
 mod ministral3;
 mod mixtral;
 mod modernbert;
+mod muse_glimmer;
 mod nemotron_h;
 mod olmo2;
 mod paddleocr;
@@ -66,7 +68,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 83] = [
+const ALL: [&Architecture; 85] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -150,6 +152,8 @@ const ALL: [&Architecture; 83] = [
     &internlm2::INTERNLM2,
     &cohere2::COHERE,
     &cohere2::COHERE2_MOE,
+    &muse_glimmer::MUSE_GLIMMER,
+    &granite_swa::GRANITE_SWA,
 ];
 
 /// The names of supported architectures in checkpoints.

@@ -3,11 +3,18 @@
 use crate::keys::Keys;
 use crate::rope;
 use crate::spec::{Limits, Scaling, Scoring};
-use crate::{Latent, LayerKind, ModelSpec, NormKind, SelectiveNorms};
+use crate::{Latent, LayerKind, LayerRope, ModelSpec, NormKind, SelectiveNorms};
 use welte_formats::checkpoint::{Metadata, Value};
 
 /// Architectures whose files list the layers with a window.
-const LISTS_WINDOWS: [&str; 4] = ["cohere2moe", "mellum", "mimo2", "step35"];
+const LISTS_WINDOWS: [&str; 6] = [
+    "cohere2moe",
+    "granite_swa",
+    "mellum",
+    "mimo2",
+    "muse-glimmer",
+    "step35",
+];
 
 /// What the reader asked for under the names of both dialects.
 pub(super) fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {
@@ -106,6 +113,12 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         let windows = spec.windows.iter();
         let list = windows.map(|window| Value::Bool(*window > 0)).collect();
         set("attention.sliding_window_pattern", Some(Value::Array(list)));
+    }
+    if architecture == "granite_swa" {
+        let ropes = spec.layer_ropes.iter();
+        let list = ropes.map(|rope| Value::Bool(*rope != LayerRope::None));
+        let list = Value::Array(list.collect());
+        set("attention.rope_pattern", Some(list));
     }
     if !spec.limits.is_empty() {
         type Of = fn(&Limits) -> Option<f32>;

@@ -149,6 +149,17 @@ impl Collector<'_> {
         layer: u32,
         spec: &ModelSpec,
     ) -> Result<NormWeights, Error> {
+        self.norm_plus(label, (template, spec.norm_add), layer, spec)
+    }
+
+    /// The same with this added to its weights.
+    pub(super) fn norm_plus(
+        &mut self,
+        label: &str,
+        (template, add): (&str, f32),
+        layer: u32,
+        spec: &ModelSpec,
+    ) -> Result<NormWeights, Error> {
         if spec.norm == NormKind::Plain {
             let (weight, bias) = (self.ones(label, spec.dim), None);
             return Ok(NormWeights { weight, bias });
@@ -156,7 +167,7 @@ impl Collector<'_> {
         let tensor = [(weight(template, layer), spec.dim)];
         let shift = [(bias(template, layer), spec.dim)];
         Ok(NormWeights {
-            weight: self.vector(label, &tensor, spec.norm_add)?,
+            weight: self.vector(label, &tensor, add)?,
             bias: match spec.norm {
                 NormKind::Layer { bias: true } => {
                     Some(self.vector(&format!("{label} bias"), &shift, 0.0)?)
