@@ -47,8 +47,12 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         bias: "use_bias",
     };
     let mut mamba = selective(spec, keys, &sizes, norms)?;
-    if let (Some(s), Some(eps)) = (&mut mamba.selective, keys.f64("mixer_rms_eps")?) {
-        s.eps = eps as f32;
+    // Files have one epsilon for all norms.
+    if let Some(s) = &mut mamba.selective
+        && normed
+        && !keys.is_gguf()
+    {
+        s.eps = keys.positive("mixer_rms_eps", Some(1e-6))? as f32;
     }
     spec.mamba = Some(mamba);
     Ok(())
