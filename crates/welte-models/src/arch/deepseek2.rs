@@ -177,8 +177,12 @@ pub(super) fn listed_experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<()
     let key = "mlp_layer_types";
     if let Some(Value::Array(kinds)) = keys.value(key) {
         let kinds = of_layers(keys, key, kinds, spec.layers)?;
-        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
-        spec.expert_layers = kinds.iter().map(sparse).collect();
+        let sparse = |kind: &Value| match kind {
+            Value::String(s) if s == "sparse" => Ok(true),
+            Value::String(s) if s == "dense" => Ok(false),
+            _ => Err(keys.error(key, "has an entry that is neither dense nor sparse")),
+        };
+        spec.expert_layers = kinds.iter().map(sparse).collect::<Result<_, _>>()?;
     }
     Ok(())
 }
@@ -270,14 +274,6 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     )?;
     let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
     spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
-    if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
-        if kinds.len() != spec.layers as usize {
-            let problem = format!("has {} entries for {} layers", kinds.len(), spec.layers);
-            return Err(keys.error("mlp_layer_types", problem));
-        }
-        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
-        spec.expert_layers = kinds.iter().map(sparse).collect();
-    }
     let count = number("expert_group_count", &["n_group", "num_expert_group"])?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,
