@@ -1,6 +1,6 @@
 //! Cohere (Command-R) and Cohere 2 (Command R7B, Command A): attention and feed-forward parts read the same layer norm. In Cohere 2,
 //! three of four layers have a window and rope; the others see everything and have no rope. Cohere 2 with experts takes the mean of those
-//! and a shared one. Its first layers have no experts, and rope.
+//! and a shared one. The first layers have rope but no experts.
 
 use super::architecture::{
     Architecture, has, leave_out_drafts, ropes_by_window, window_pattern, windowed_but_every,
