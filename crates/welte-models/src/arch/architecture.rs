@@ -150,10 +150,7 @@ impl StateSizes {
             keys.size(value_dim, None, MOST_HEAD_DIM)?
         };
         let key = keys.name("ssm.conv_kernel", taps);
-        let taps = keys.size(&key, Some(4), 64)?;
-        if taps < 2 {
-            return Err(keys.error(&key, "is 1; must be at least 2"));
-        }
+        let taps = read_taps(keys, &key, 4)?;
         Ok(StateSizes {
             groups,
             heads,
@@ -161,6 +158,15 @@ impl StateSizes {
             taps,
         })
     }
+}
+
+/// The taps of a convolution.
+pub(super) fn read_taps(keys: &Keys<'_>, key: &str, default: u32) -> Result<u32, Error> {
+    let taps = keys.size(key, Some(default), 64)?;
+    if taps < 2 {
+        return Err(keys.error(key, "is 1; must be at least 2"));
+    }
+    Ok(taps)
 }
 
 /// The layers that guess ahead.
@@ -224,6 +230,11 @@ pub(super) fn numbers(
         }
         Some(_) => Ok(keys.f64(key)?.map(|one| vec![one; layers])),
     }
+}
+
+/// No layer has a window.
+pub(super) fn no_windows(_: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
+    Ok(vec![0; layers as usize])
 }
 
 /// Windows as a list says which layers have one. These need its size.

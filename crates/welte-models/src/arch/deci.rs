@@ -1,6 +1,6 @@
 //! Llama-Nemotron: Llamas of which a search left out the attention or the feed-forward part of some layers, and made others narrower.
 
-use super::architecture::{Architecture, numbers};
+use super::architecture::{Architecture, no_windows, numbers};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerKind, LayerShape, MOST_FFN, MOST_HEADS};
@@ -13,7 +13,7 @@ pub(super) const DECI: Architecture = Architecture {
     hugging_face: &["nemotron-nas"],
     experts: false,
     lists: true,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };

@@ -2,7 +2,9 @@
 //! shared one. The first layers have no experts, those of Youtu none at all. In DeepSeek V3.2 and GLM-5 an indexer chooses the positions
 //! that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
 
-use super::architecture::{Architecture, has, has_choice_bias, leave_out_drafts, of_layers};
+use super::architecture::{
+    Architecture, has, has_choice_bias, leave_out_drafts, no_windows, of_layers,
+};
 use super::{llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names, weight};
@@ -23,7 +25,7 @@ pub(super) const DEEPSEEK2: Architecture = Architecture {
         "youtu",
     ],
     hugging_face_names: HUGGING_FACE,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };

@@ -1,7 +1,7 @@
 //! Jamba: most layers have the state space model of Mamba-1 with norms of its parts, the others attention without rope. Some
 //! feed-forward parts are experts, whose shares do not sum to 1.
 
-use super::architecture::{Architecture, has};
+use super::architecture::{Architecture, has, no_windows};
 use super::llama;
 use super::mamba::{Sizes, selective};
 use crate::keys::Keys;
@@ -28,7 +28,7 @@ pub(super) const JAMBA: Architecture = Architecture {
         ..names::HUGGING_FACE
     },
     gguf_interleaved: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };
