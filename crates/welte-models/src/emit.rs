@@ -73,7 +73,7 @@ pub(crate) struct Set {
     pub(crate) latent: Option<LatentBuffers>,
     /// Values narrower than keys: as they are projected, and what attention makes of them.
     pub(crate) values: Option<[BufferRef; 2]>,
-    /// Queries, keys and values after the convolution of a delta layer.
+    /// What the convolution of a recurrent layer yields. In Mamba-1 keys, queries and time steps follow it in each row.
     pub(crate) convolved: Option<BufferRef>,
 }
 

@@ -283,7 +283,9 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
     ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let key = keys.name("expert_count", hf.unwrap_or(&"num_experts"));
-    if keys.u32(&key)?.unwrap_or(0) == 0 {
+    let count = keys.u32(&key)?.unwrap_or(0);
+    // Feed-forward parts of a Jamba with one expert have no router, whatever number is used.
+    if count == 0 || (count == 1 && arch.name == "jamba") {
         return Ok(None);
     }
     if !arch.experts {

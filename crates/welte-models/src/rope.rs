@@ -33,7 +33,8 @@ pub(crate) fn read(
         ])
     };
     let mut theta = match keys.value(&theta_key) {
-        Some(Value::Array(_)) if arch.lists => 10000.0,
+        // Step 3.5 reads the base of each layer itself.
+        Some(Value::Array(_)) if arch.name == "step35" && !keys.is_gguf() => 10000.0,
         _ => keys.positive(&theta_key, Some(10000.0))?,
     };
     let alpha = first(&["rope_scaling.alpha", "rope_parameters.alpha"]);
@@ -433,7 +434,7 @@ fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32
     let info = checkpoint
         .tensor(name)
         .ok_or_else(|| fault("is missing".into()))?;
-    // Files may have one for each pair of a head, although fewer are rotated.
+    // Files may also have factors for pairs of a head that are not rotated. These must be 1.
     if info.format != Format::F32 || info.n != 1 || info.k < half as usize {
         let found = format!("is {} of {} x {}", info.format.name(), info.n, info.k);
         return Err(fault(format!("{found}, expected F32 of 1 x {half}")));

@@ -227,7 +227,7 @@ pub struct Experts {
     pub groups: Option<Groups>,
     /// An expert that every token uses, if any.
     pub shared: Option<SharedExpert>,
-    /// Factor of its output.
+    /// Factor of the shared expert's output.
     pub shared_scale: f32,
     /// A dense feed-forward part runs beside the experts. Each of the two has norms of its own.
     pub beside: bool,

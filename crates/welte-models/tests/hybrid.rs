@@ -484,6 +484,12 @@ fn mamba_has_no_other_layers() {
     let falcon = made("falcon_mamba", "mixer_rms_eps", Value::F64(1e-3)).unwrap();
     let own = falcon.mamba.unwrap().selective.unwrap();
     assert_eq!((own.norms, own.eps), (SelectiveNorms::Plain, 1e-3));
+    let usual = made("falcon_mamba", "expand", Value::U64(2)).unwrap();
+    assert_eq!(usual.mamba.unwrap().selective.unwrap().eps, 1e-6);
+    for eps in [0.0, -1e-6] {
+        let error = made("falcon_mamba", "mixer_rms_eps", Value::F64(eps)).unwrap_err();
+        assert!(error.to_string().contains("mixer_rms_eps"), "{error}");
+    }
     for (key, value, problem) in [
         ("use_bias", Value::Bool(true), "is not supported"),
         ("conv_kernel", Value::U64(1), "must be at least 2"),
@@ -497,5 +503,72 @@ fn mamba_has_no_other_layers() {
     ] {
         let error = made("mamba", key, value).unwrap_err().to_string();
         assert!(error.contains(problem), "{key}: {error}");
+    }
+}
+
+#[test]
+fn jambas_tensors_show_the_kinds_of_its_layers() {
+    let made = |values: &[(&str, Value)]| {
+        let mut fake = Recipe {
+            architecture: "jamba",
+            dialect: Dialect::HuggingFace,
+            layers: 4,
+            ..Recipe::default()
+        }
+        .build();
+        let attends = |name: &str| name.starts_with("model.layers.1.");
+        fake.tensors
+            .retain(|t| !t.name.contains("self_attn") || attends(&t.name));
+        for layer in [1, 3] {
+            let name = format!("model.layers.{layer}.feed_forward.router.weight");
+            fake.add(&name, Format::F32, 4, 256);
+        }
+        for (key, value) in [
+            ("num_experts", 4),
+            ("num_experts_per_tok", 2),
+            ("attn_layer_period", 4),
+            ("attn_layer_offset", 1),
+        ] {
+            fake.set(key, Value::U64(value));
+        }
+        for (key, value) in values {
+            fake.set(key, value.clone());
+        }
+        fake
+    };
+    let found = spec(&made(&[])).unwrap();
+    use LayerKind::{Attention, Mamba};
+    assert_eq!(found.layer_kinds, [Mamba, Attention, Mamba, Mamba]);
+    assert_eq!(found.expert_layers, [false, true, false, true]);
+    assert!(found.layer_ropes.iter().all(|r| *r == LayerRope::None));
+    assert!(!found.alone && !found.experts.unwrap().renormalise);
+    let mamba = found.mamba.unwrap();
+    assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (8, 64, 16));
+    let own = mamba.selective.unwrap();
+    assert_eq!((own.rank, own.norms), (16, SelectiveNorms::Weighted));
+    let mut one = made(&[("num_experts", Value::U64(1))]);
+    one.tensors.retain(|t| !t.name.contains("router"));
+    let found = spec(&one).unwrap();
+    assert!(found.experts.is_none() && !found.expert_layers.contains(&true));
+    // Without keys the tensors count alone.
+    one.metadata.remove("attn_layer_period");
+    one.metadata.remove("attn_layer_offset");
+    assert_eq!(spec(&one).unwrap().layer_kinds, found.layer_kinds);
+    for (key, value, problem) in [
+        (
+            "attn_layer_offset",
+            2,
+            "model.layers.1.self_attn.q_proj.weight exists",
+        ),
+        (
+            "attn_layer_period",
+            2,
+            "layers.3.self_attn.q_proj.weight is missing",
+        ),
+        ("attn_layer_period", 0, "must be from 1"),
+        ("mamba_d_conv", 1, "must be at least 2"),
+    ] {
+        let error = spec(&made(&[(key, Value::U64(value))])).unwrap_err();
+        assert!(error.to_string().contains(problem), "{key}: {error}");
     }
 }

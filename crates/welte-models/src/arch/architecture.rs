@@ -24,9 +24,9 @@ pub(crate) struct Architecture {
     pub(crate) qk_norm: QkNorm,
     /// Feed-forward parts may be mixtures of experts.
     pub(crate) experts: bool,
-    /// Numbers of heads, widths of feed-forward parts and the base of rope may be lists, which `finish` reads.
+    /// Numbers of heads and widths of feed-forward parts may be lists, which `finish` reads.
     pub(crate) lists: bool,
-    /// Layers have attention, and feed-forward parts. Checkpoints of others lack their sizes.
+    /// False: no layer has attention or a feed-forward part, so their sizes are not read.
     pub(crate) attends: bool,
     /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
@@ -150,10 +150,7 @@ impl StateSizes {
             keys.size(value_dim, None, MOST_HEAD_DIM)?
         };
         let key = keys.name("ssm.conv_kernel", taps);
-        let taps = keys.size(&key, Some(4), 64)?;
-        if taps < 2 {
-            return Err(keys.error(&key, "is 1; must be at least 2"));
-        }
+        let taps = read_taps(keys, &key, 4)?;
         Ok(StateSizes {
             groups,
             heads,
@@ -163,6 +160,21 @@ impl StateSizes {
     }
 }
 
+/// The taps of a convolution.
+pub(super) fn read_taps(keys: &Keys<'_>, key: &str, default: u32) -> Result<u32, Error> {
+    let taps = keys.size(key, Some(default), 64)?;
+    if taps < 2 {
+        return Err(keys.error(key, "is 1; must be at least 2"));
+    }
+    Ok(taps)
+}
+
+/// The layers that guess ahead.
+fn draft_layers(keys: &Keys<'_>) -> Result<u32, Error> {
+    let key = keys.name("nextn_predict_layers", "num_nextn_predict_layers");
+    Ok(keys.u32(&key)?.unwrap_or(0))
+}
+
 /// The entries of a configuration's list for all layers. It may go on with those that guess ahead.
 pub(super) fn of_layers<'a>(
     keys: &Keys<'_>,
@@ -170,8 +182,7 @@ pub(super) fn of_layers<'a>(
     list: &'a [Value],
     layers: u32,
 ) -> Result<&'a [Value], Error> {
-    let drafts = keys.u32(&keys.name("nextn_predict_layers", "num_nextn_predict_layers"))?;
-    let all = layers.saturating_add(drafts.unwrap_or(0));
+    let all = layers.saturating_add(draft_layers(keys)?);
     if list.len() != layers as usize && list.len() != all as usize {
         let problem = format!("has {} entries for {layers} layers", list.len());
         return Err(keys.error(key, problem));
@@ -180,7 +191,7 @@ pub(super) fn of_layers<'a>(
 }
 
 /// A number of each layer; one number stands for all. A list may have an entry for each layer that guesses ahead. `None` if the key is
-/// missing. Entries that are null are 0.
+/// missing. Entries that are null are 0. Those are left out of metadata, so a list with one shows its length by its last entry only.
 pub(super) fn numbers(
     spec: &ModelSpec,
     keys: &Keys<'_>,
@@ -190,10 +201,22 @@ pub(super) fn numbers(
     match keys.value(key) {
         None => {
             let entry = |i| keys.f64(&format!("{key}.{i}"));
-            let list = (0..layers).map(entry).collect::<Result<Vec<_>, _>>()?;
-            let known = list.iter().any(Option::is_some);
-            let list = list.into_iter().map(Option::unwrap_or_default).collect();
-            Ok(Some(list).filter(|_| known))
+            let all = layers + draft_layers(keys)?.min(MOST_LAYERS) as usize;
+            let mut list = (0..all).map(entry).collect::<Result<Vec<_>, _>>()?;
+            match list.iter().rposition(Option::is_some) {
+                None => return Ok(None),
+                Some(last) if last + 1 < layers => {
+                    let problem = format!(
+                        "has {} entries or ends with null; must have {layers}",
+                        last + 1
+                    );
+                    return Err(keys.error(key, problem));
+                }
+                Some(_) => list.truncate(layers),
+            }
+            Ok(Some(
+                list.into_iter().map(Option::unwrap_or_default).collect(),
+            ))
         }
         Some(Value::Array(list)) => {
             let number = |value: &Value| match value {
@@ -209,6 +232,21 @@ pub(super) fn numbers(
     }
 }
 
+/// No layer has a window.
+pub(super) fn no_windows(_: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
+    Ok(vec![0; layers as usize])
+}
+
+/// Windows as a list says which layers have one. These need its size.
+pub(super) fn sized(keys: &Keys<'_>, windowed: &[bool], window: u32) -> Result<Vec<u32>, Error> {
+    if window == 0 && windowed.contains(&true) {
+        let key = keys.name("attention.sliding_window", "sliding_window");
+        return Err(keys.error(&key, "is missing or 0; layers with a window need it"));
+    }
+    let each = windowed.iter().map(|own| u32::from(*own) * window);
+    Ok(each.collect())
+}
+
 /// The window of each layer, if the configuration lists the attention type of each layer.
 pub(crate) fn layer_types(
     keys: &Keys<'_>,
@@ -221,21 +259,21 @@ pub(crate) fn layer_types(
     };
     let types = of_layers(keys, key, types, layers)?;
     let each = types.iter().map(|t| match t {
-        Value::String(s) if s == "full_attention" => Ok(0),
-        Value::String(s) if s == "sliding_attention" => Ok(window),
+        Value::String(s) if s == "full_attention" => Ok(false),
+        Value::String(s) if s == "sliding_attention" => Ok(true),
         _ => Err(keys.error(
             key,
             "has an unknown type; supported are full_attention and sliding_attention",
         )),
     });
-    each.collect::<Result<_, _>>().map(Some)
+    let windowed: Vec<bool> = each.collect::<Result<_, _>>()?;
+    sized(keys, &windowed, window).map(Some)
 }
 
 /// Windows as GGUF files list them: a boolean for each layer.
 pub(crate) fn window_pattern(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Vec<u32>, Error> {
     let pattern = keys.name("attention.sliding_window_pattern", "");
-    let list = flags(keys, layers, &pattern)?.into_iter();
-    Ok(list.map(|flag| if flag { window } else { 0 }).collect())
+    sized(keys, &flags(keys, layers, &pattern)?, window)
 }
 
 /// A boolean for each layer.

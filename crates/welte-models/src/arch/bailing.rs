@@ -2,7 +2,7 @@
 //! softmax. Version 2 chooses them by sigmoid with a bias, within groups, norms queries and keys, and rotates half of each head. Sarvam's
 //! models are version 2 with whole heads rotated.
 
-use super::architecture::{Architecture, leave_out_drafts, rotate_by_default};
+use super::architecture::{Architecture, leave_out_drafts, no_windows, rotate_by_default};
 use super::{deepseek2, llama};
 use crate::QkNorm;
 use crate::names::Names;
@@ -13,7 +13,7 @@ pub(super) const BAILING: Architecture = Architecture {
     gguf: &["bailingmoe"],
     hugging_face: &["bailing_moe"],
     hugging_face_names: HUGGING_FACE,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         if keys.bool("norm_head")? == Some(true) {
             let problem = "is not supported in directories; use a GGUF file, whose head is normed";

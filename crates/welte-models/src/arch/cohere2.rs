@@ -1,9 +1,10 @@
 //! Cohere (Command-R) and Cohere 2 (Command R7B, Command A): attention and feed-forward parts read the same layer norm. In Cohere 2,
 //! three of four layers have a window and rope; the others see everything and have no rope. Cohere 2 with experts takes the mean of those
-//! and a shared one. Its first layers have no experts, and rope.
+//! and a shared one. The first layers have rope but no experts.
 
 use super::architecture::{
-    Architecture, has, leave_out_drafts, ropes_by_window, window_pattern, windowed_but_every,
+    Architecture, has, leave_out_drafts, no_windows, ropes_by_window, window_pattern,
+    windowed_but_every,
 };
 use super::deepseek2;
 use crate::keys::Keys;
@@ -36,7 +37,7 @@ pub(super) const COHERE: Architecture = Architecture {
     name: "command-r",
     gguf: &["command-r"],
     hugging_face: &["cohere"],
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         if has(spec, keys, |names| weight(names.q_norm, 0)) {
             spec.qk_norm = QkNorm::Each;

@@ -1,6 +1,6 @@
 //! Llama-Nemotron: Llamas of which a search left out the attention or the feed-forward part of some layers, and made others narrower.
 
-use super::architecture::{Architecture, numbers};
+use super::architecture::{Architecture, no_windows, numbers};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerKind, LayerShape, MOST_FFN, MOST_HEADS};
@@ -13,7 +13,7 @@ pub(super) const DECI: Architecture = Architecture {
     hugging_face: &["nemotron-nas"],
     experts: false,
     lists: true,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };
@@ -81,6 +81,18 @@ fn of_file(spec: &ModelSpec, keys: &Keys<'_>) -> Result<Vec<Part>, Error> {
 /// Configurations describe each layer.
 fn of_block(spec: &ModelSpec, keys: &Keys<'_>, layer: u32) -> Result<Part, Error> {
     let name = |key: &str| format!("block_configs.{layer}.{key}");
+    let said = [
+        "attention.n_heads_in_group",
+        "attention.no_op",
+        "attention.replace_with_linear",
+        "ffn.ffn_mult",
+        "ffn.no_op",
+        "ffn.replace_with_linear",
+    ];
+    if said.iter().all(|key| keys.value(&name(key)).is_none()) {
+        let problem = format!("says nothing of layer {layer} of {}", spec.layers);
+        return Err(keys.error("block_configs", problem));
+    }
     for part in ["attention", "ffn"] {
         let key = name(&format!("{part}.replace_with_linear"));
         if keys.bool(&key)? == Some(true) {

@@ -1,6 +1,6 @@
 //! DeepSeek-MoE and the language models of DeepSeek-OCR: attention as in Llama, experts as in DeepSeek V2.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows};
 use super::{deepseek2, llama};
 use crate::QkNorm;
 
@@ -9,7 +9,7 @@ pub(super) const DEEPSEEK: Architecture = Architecture {
     gguf: &["deepseek", "deepseek2-ocr"],
     hugging_face: &["deepseek", "deepseek_ocr2", "deepseek_ocr2_text"],
     hugging_face_names: deepseek2::HUGGING_FACE,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         // Only converters of DeepSeek-MoE make rotated pairs neighbours.
         spec.rope.interleaved &= keys.text("general.architecture")? != Some("deepseek2-ocr");

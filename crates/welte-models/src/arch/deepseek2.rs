@@ -2,7 +2,9 @@
 //! shared one. The first layers have no experts, those of Youtu none at all. In DeepSeek V3.2 and GLM-5 an indexer chooses the positions
 //! that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
 
-use super::architecture::{Architecture, has, has_choice_bias, leave_out_drafts, of_layers};
+use super::architecture::{
+    Architecture, has, has_choice_bias, leave_out_drafts, no_windows, of_layers,
+};
 use super::{llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names, weight};
@@ -23,7 +25,7 @@ pub(super) const DEEPSEEK2: Architecture = Architecture {
         "youtu",
     ],
     hugging_face_names: HUGGING_FACE,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };
@@ -177,8 +179,12 @@ pub(super) fn listed_experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<()
     let key = "mlp_layer_types";
     if let Some(Value::Array(kinds)) = keys.value(key) {
         let kinds = of_layers(keys, key, kinds, spec.layers)?;
-        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
-        spec.expert_layers = kinds.iter().map(sparse).collect();
+        let sparse = |kind: &Value| match kind {
+            Value::String(s) if s == "sparse" => Ok(true),
+            Value::String(s) if s == "dense" => Ok(false),
+            _ => Err(keys.error(key, "has an entry that is neither dense nor sparse")),
+        };
+        spec.expert_layers = kinds.iter().map(sparse).collect::<Result<_, _>>()?;
     }
     Ok(())
 }
@@ -270,14 +276,6 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     )?;
     let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
     spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
-    if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
-        if kinds.len() != spec.layers as usize {
-            let problem = format!("has {} entries for {} layers", kinds.len(), spec.layers);
-            return Err(keys.error("mlp_layer_types", problem));
-        }
-        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
-        spec.expert_layers = kinds.iter().map(sparse).collect();
-    }
     let count = number("expert_group_count", &["n_group", "num_expert_group"])?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,

@@ -1,6 +1,6 @@
 //! Encoders with Llama's layers: EuroBERT, and Llamas that were trained further as encoders.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows};
 use super::{gemma, llama};
 
 pub(super) const EUROBERT: Architecture = Architecture {
@@ -9,7 +9,7 @@ pub(super) const EUROBERT: Architecture = Architecture {
     hugging_face: &["eurobert"],
     gguf_interleaved: false,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         spec.tied = true;
         gemma::bidirectional(spec, keys)

@@ -1,7 +1,7 @@
 //! EXAONE 3 is Llama under other names. In EXAONE 4, parts norm their output, and queries and keys are normed per head. The large
 //! model has windows in three of four layers, and no rope in the others.
 
-use super::architecture::{Architecture, leave_out_drafts, windowed_but_every};
+use super::architecture::{Architecture, leave_out_drafts, no_windows, windowed_but_every};
 use super::cohere2::rope_in_windows_only;
 use super::{deepseek2, llama};
 use crate::QkNorm;
@@ -49,7 +49,7 @@ pub(super) const EXAONE: Architecture = Architecture {
     },
     gguf_interleaved: false,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |_, _| Ok(()),
     ..llama::LLAMA
 };

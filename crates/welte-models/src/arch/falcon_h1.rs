@@ -1,7 +1,7 @@
 //! Falcon-H1: in every layer the state space model of Mamba-2 runs beside attention, and both read the same norm. Directories have a factor
 //! for each matrix, which GGUF files contain in the matrices.
 
-use super::architecture::{Architecture, StateSizes, has};
+use super::architecture::{Architecture, StateSizes, has, no_windows};
 use super::llama;
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -23,7 +23,7 @@ pub(super) const FALCON_H1: Architecture = Architecture {
     },
     gguf_interleaved: false,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };

@@ -14,7 +14,6 @@ pub(super) const GEMMA3N: Architecture = Architecture {
     gguf: &["gemma3n"],
     hugging_face: &["gemma3n", "gemma3n_text"],
     lists: true,
-    attends: true,
     windows: gemma4::windows,
     finish,
     ..GEMMA3

@@ -16,7 +16,6 @@ pub(super) const GEMMA4: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE_GEMMA4,
     experts: true,
     lists: true,
-    attends: true,
     windows,
     finish,
     ..GEMMA3

@@ -1,7 +1,7 @@
 //! GLM-4 of 2024, which GGUF calls ChatGLM: a part of each head is rotated. GLM-4 (0414) and the language models of GLM-4V and GLM-OCR
 //! have norms before and after both parts besides.
 
-use super::architecture::{Architecture, leave_out_drafts, rotate_by_default};
+use super::architecture::{Architecture, leave_out_drafts, no_windows, rotate_by_default};
 use super::llama;
 use crate::names;
 
@@ -10,7 +10,7 @@ pub(super) const GLM: Architecture = Architecture {
     gguf: &["chatglm"],
     hugging_face: &["glm"],
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         spec.rope.interleaved = true;
         rotate_by_default(spec, keys, 2)
@@ -24,7 +24,7 @@ pub(super) const GLM4: Architecture = Architecture {
     hugging_face: &["glm4", "glm4v", "glm4v_text", "glm_ocr", "glm_ocr_text"],
     hugging_face_names: names::HUGGING_FACE_GLM4,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         spec.post_norm = true;
         // GGUF files for images have the rows of Q and K in the other order.

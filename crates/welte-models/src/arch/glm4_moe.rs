@@ -2,7 +2,7 @@
 //! part of each head is rotated. Queries and keys are normed in some models. The first layers have no experts, and layers that guess
 //! ahead follow the last one.
 
-use super::architecture::{Architecture, has, leave_out_drafts};
+use super::architecture::{Architecture, has, leave_out_drafts, no_windows};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{self, weight};
@@ -15,7 +15,7 @@ pub(super) const GLM4_MOE: Architecture = Architecture {
     gguf_names: names::GGUF_POST_ATTENTION,
     hugging_face_names: deepseek2::HUGGING_FACE,
     gguf_interleaved: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };

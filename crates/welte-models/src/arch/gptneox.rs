@@ -1,7 +1,7 @@
 //! GPT-NeoX and Pythia: layer norms with bias, biases on all matrices, a part of each head rotated, and a feed-forward part without a gate.
 //! It reads the stream as attention does, with a norm of its own, unless a configuration says that it follows attention.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows};
 use super::llama;
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -27,7 +27,7 @@ pub(super) const GPTNEOX: Architecture = Architecture {
     },
     gguf_interleaved: false,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };
         spec.gated = false;

@@ -1,7 +1,7 @@
 //! Granite 4: layers with the state space model of Mamba-2 beside attention without rope, Granite's factors, and a shared
 //! expert in every layer, which is the feed-forward part of models without other experts.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, read_taps};
 use super::{granite, llama};
 use crate::keys::Keys;
 use crate::spec::{LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, Mamba, SharedExpert};
@@ -72,10 +72,7 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         return Err(keys.error(&groups_key, format!("is {groups}; only 1 is supported")));
     }
     let taps_key = keys.name("ssm.conv_kernel", "mamba_d_conv");
-    let taps = keys.size(&taps_key, Some(4), 64)?;
-    if taps < 2 {
-        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
-    }
+    let taps = read_taps(keys, &taps_key, 4)?;
     Ok(Mamba {
         groups,
         heads,

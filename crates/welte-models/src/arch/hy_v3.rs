@@ -1,7 +1,7 @@
 //! Hunyuan 3: queries and keys are normed per head, and experts chosen by sigmoid with a bias are beside a shared one. The first layer has
 //! none.
 
-use super::architecture::{Architecture, leave_out_drafts};
+use super::architecture::{Architecture, leave_out_drafts, no_windows};
 use super::{deepseek2, llama};
 use crate::QkNorm;
 use crate::names::{self, Names};
@@ -26,7 +26,7 @@ pub(super) const HY_V3: Architecture = Architecture {
     },
     gguf_interleaved: false,
     qk_norm: QkNorm::Head,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         leave_out_drafts(spec, keys, "num_nextn_predict_layers")?;
         deepseek2::experts_where_routed(spec, keys)?;

@@ -1,6 +1,6 @@
 //! InternLM2: Llama whose directories keep queries, keys and values in one matrix, group by group.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows};
 use super::llama;
 use crate::names::{self, Names};
 
@@ -22,7 +22,7 @@ pub(super) const INTERNLM2: Architecture = Architecture {
         ..names::HUGGING_FACE
     },
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |_, _| Ok(()),
     ..llama::LLAMA
 };

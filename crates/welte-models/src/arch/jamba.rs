@@ -1,7 +1,7 @@
 //! Jamba: most layers have the state space model of Mamba-1 with norms of its parts, the others attention without rope. Some
 //! feed-forward parts are experts, whose shares do not sum to 1.
 
-use super::architecture::{Architecture, has};
+use super::architecture::{Architecture, has, no_windows};
 use super::llama;
 use super::mamba::{Sizes, selective};
 use crate::keys::Keys;
@@ -28,7 +28,7 @@ pub(super) const JAMBA: Architecture = Architecture {
         ..names::HUGGING_FACE
     },
     gguf_interleaved: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };
@@ -43,6 +43,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         each.collect()
     };
     let (attends, mixed) = (with(&|names| names.q), with(&|names| names.router));
+    check_period(keys, &attends)?;
     let kind = |attends| match attends {
         true => LayerKind::Attention,
         false => LayerKind::Mamba,
@@ -67,4 +68,25 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     };
     spec.mamba = Some(selective(spec, keys, &sizes, SelectiveNorms::Weighted)?);
     Ok(())
+}
+
+/// Configurations say by a period and an offset which layers have attention.
+fn check_period(keys: &Keys<'_>, attends: &[bool]) -> Result<(), Error> {
+    let (period, offset) = ("attn_layer_period", "attn_layer_offset");
+    if keys.is_gguf() || [period, offset].iter().all(|key| keys.value(key).is_none()) {
+        return Ok(());
+    }
+    let every = keys.size(period, Some(8), u32::MAX)?;
+    let first = keys.u32(offset)?.unwrap_or(4);
+    let said = |layer: usize| layer as u64 % u64::from(every) == u64::from(first);
+    let mut layers = attends.iter().enumerate();
+    match layers.find(|(layer, attends)| said(*layer) != **attends) {
+        None => Ok(()),
+        Some((layer, attends)) => {
+            let tensor = weight(JAMBA.hugging_face_names.q, layer as u32);
+            let found = if *attends { "exists" } else { "is missing" };
+            let problem = format!("is {every} with an offset of {first}, but {tensor} {found}");
+            Err(keys.error(period, problem))
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Kimi Linear: three of four layers have the gated delta rule with decays by channel (KDA). The others have attention over latents
 //! without rope. Experts are those of DeepSeek V3.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows, read_taps};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -28,7 +28,7 @@ pub(super) const KIMI_LINEAR: Architecture = Architecture {
         ],
         ..names::HUGGING_FACE
     },
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };
@@ -67,10 +67,7 @@ fn delta(spec: &ModelSpec, keys: &Keys<'_>) -> Result<Delta, Error> {
         "linear_conv_kernel_dim",
     ];
     let taps_key = keys.first_name("ssm.conv_kernel", &taps);
-    let taps = keys.size(&taps_key, Some(4), 64)?;
-    if taps < 2 {
-        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
-    }
+    let taps = read_taps(keys, &taps_key, 4)?;
     Ok(Delta {
         key_heads: heads,
         heads,

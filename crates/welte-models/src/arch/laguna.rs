@@ -23,7 +23,6 @@ pub(super) const LAGUNA: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::Head,
     lists: true,
-    attends: true,
     windows,
     finish,
     ..llama::LLAMA

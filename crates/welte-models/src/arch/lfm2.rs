@@ -1,7 +1,7 @@
 //! LFM2: most layers have a short convolution between two gates, the others attention with norms of queries and keys. All but
 //! the first feed-forward parts may be experts.
 
-use super::architecture::{Architecture, has_choice_bias};
+use super::architecture::{Architecture, has_choice_bias, no_windows, read_taps};
 use crate::keys::Keys;
 use crate::spec::{LayerKind, MOST_FFN, Scoring};
 use crate::{Error, ModelSpec, QkNorm, names};
@@ -18,7 +18,7 @@ pub(super) const LFM2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
 };
 
@@ -66,10 +66,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     }
     spec.layer_kinds = kinds(keys, spec.layers)?;
     let taps = keys.name("shortconv.l_cache", "conv_L_cache");
-    spec.conv_taps = keys.size(&taps, Some(3), 64)?;
-    if spec.conv_taps < 2 {
-        return Err(keys.error(&taps, "is 1; must be at least 2"));
-    }
+    spec.conv_taps = read_taps(keys, &taps, 3)?;
     // The width in configurations is rounded by rules of its own.
     let names = if keys.is_gguf() {
         names::GGUF_LFM2

@@ -1,6 +1,6 @@
 //! Mamba and Falcon Mamba: every layer has the state space model of Mamba-1 and nothing else.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows, read_taps};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{
@@ -18,7 +18,7 @@ pub(super) const MAMBA: Architecture = Architecture {
     gguf_interleaved: false,
     experts: false,
     attends: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };
@@ -47,8 +47,12 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         bias: "use_bias",
     };
     let mut mamba = selective(spec, keys, &sizes, norms)?;
-    if let (Some(s), Some(eps)) = (&mut mamba.selective, keys.f64("mixer_rms_eps")?) {
-        s.eps = eps as f32;
+    // Files have one epsilon for all norms.
+    if let Some(s) = &mut mamba.selective
+        && normed
+        && !keys.is_gguf()
+    {
+        s.eps = keys.positive("mixer_rms_eps", Some(1e-6))? as f32;
     }
     spec.mamba = Some(mamba);
     Ok(())
@@ -89,10 +93,7 @@ pub(super) fn selective(
         _ => keys.size(&rank_key, Some(spec.dim.div_ceil(16)), MOST_DIM)?,
     };
     let taps_key = keys.name("ssm.conv_kernel", names.taps);
-    let taps = keys.size(&taps_key, Some(4), 64)?;
-    if taps < 2 {
-        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
-    }
+    let taps = read_taps(keys, &taps_key, 4)?;
     let state = keys.name("ssm.state_size", names.state);
     // Inputs are dealt to heads, which devices compute apart from each other.
     let value_dim = 1 << inner.trailing_zeros().min(6);

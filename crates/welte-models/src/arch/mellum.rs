@@ -18,7 +18,8 @@ pub(super) const MELLUM: Architecture = Architecture {
 fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     let key = keys.name("attention.sliding_window", "sliding_window");
     let window = keys.u32(&key)?.unwrap_or(0);
-    if keys.is_gguf() && window > 0 {
+    let pattern = keys.name("attention.sliding_window_pattern", "");
+    if keys.is_gguf() && (window > 0 || keys.value(&pattern).is_some()) {
         return window_pattern(keys, layers, window);
     }
     let list = layer_types(keys, layers, window)?;

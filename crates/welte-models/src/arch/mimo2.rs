@@ -2,7 +2,8 @@
 //! have more heads of keys and values, a rope of their own and attention sinks.
 
 use super::architecture::{
-    Architecture, has, layer_types, leave_out_drafts, of_layers, ropes_by_window, window_pattern,
+    Architecture, has, layer_types, leave_out_drafts, of_layers, ropes_by_window, sized,
+    window_pattern,
 };
 use super::{deepseek2, llama};
 use crate::keys::Keys;
@@ -45,12 +46,13 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
         return Err(keys.error(key, "is missing or not a list"));
     };
     let each = |value: &Value| match value {
-        Value::U64(1) => Ok(window),
-        Value::U64(0) => Ok(0),
+        Value::U64(1) => Ok(true),
+        Value::U64(0) => Ok(false),
         _ => Err(keys.error(key, "has an entry that is neither 0 nor 1")),
     };
     let list = of_layers(keys, key, list, layers)?;
-    list.iter().map(each).collect()
+    let windowed: Vec<bool> = list.iter().map(each).collect::<Result<_, _>>()?;
+    sized(keys, &windowed, window)
 }
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
@@ -70,6 +72,11 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     }
     let scale = keys.name("attention.value_scale", "attention_value_scale");
     spec.value_scale = keys.positive(&scale, Some(1.0))? as f32;
+    if spec.value_scale != 1.0 && spec.value_dim.is_none() {
+        let factor = spec.value_scale;
+        let problem = format!("is {factor}; without narrower values it must be 1");
+        return Err(keys.error(&scale, problem));
+    }
     shapes(spec, keys)?;
     ropes(spec, keys)?;
     // Either all layers of one kind have sinks, or none.

@@ -1,7 +1,7 @@
 //! MiniCPM 1, 2 and 4: Llama with factors of the embeddings, of what each part adds, and of the logits. MiniCPM3 has these factors and
 //! attention over latents.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, no_windows};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::spec::MOST_DIM;
@@ -12,7 +12,7 @@ pub(super) const MINICPM: Architecture = Architecture {
     gguf: &["minicpm"],
     hugging_face: &["minicpm"],
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish,
     ..llama::LLAMA
 };

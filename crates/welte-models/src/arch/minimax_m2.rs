@@ -1,7 +1,7 @@
 //! MiniMax-M2: experts chosen by sigmoid with a bias in every layer. Queries and keys are normed over all heads together, and a part of
 //! each head is rotated.
 
-use super::architecture::{Architecture, has_choice_bias};
+use super::architecture::{Architecture, has_choice_bias, no_windows};
 use super::llama;
 use crate::names::{self, Names};
 use crate::spec::Scoring;
@@ -17,7 +17,7 @@ pub(super) const MINIMAX_M2: Architecture = Architecture {
     },
     gguf_interleaved: false,
     qk_norm: QkNorm::Row,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         if let Some(rot) = keys.u32("rotary_dim")? {
             if rot == 0 || rot > spec.head_dim || !rot.is_multiple_of(2) {

@@ -1,7 +1,7 @@
 //! OLMo. In OLMo 2 and 3, parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3
 //! has windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
 
-use super::architecture::{Architecture, ropes_by_window, windowed_but_every};
+use super::architecture::{Architecture, no_windows, ropes_by_window, windowed_but_every};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerRope, NormKind, Rope, Scaling};
@@ -43,7 +43,7 @@ pub(super) const OLMOE: Architecture = Architecture {
     hugging_face: &["olmoe"],
     gguf_interleaved: false,
     qk_norm: QkNorm::Row,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         unclipped(keys)?;
         let count = keys.name("expert_count", "num_experts");
@@ -61,7 +61,7 @@ pub(super) const OLMO: Architecture = Architecture {
     gguf: &["olmo"],
     hugging_face: &["olmo"],
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         unclipped(keys)?;
         spec.norm = NormKind::Plain;

@@ -1,7 +1,7 @@
 //! Phi-1, Phi-1.5 and Phi-2: attention and feed-forward parts read the same layer norm, all matrices have biases, a part of each head is
 //! rotated, and the feed-forward part has no gate.
 
-use super::architecture::{Architecture, has, rotate_by_default};
+use super::architecture::{Architecture, has, no_windows, rotate_by_default};
 use super::llama;
 use crate::names::{self, Names, bias};
 use crate::spec::{Act, NormKind};
@@ -19,7 +19,7 @@ pub(super) const PHI2: Architecture = Architecture {
     },
     gguf_interleaved: false,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         if keys.bool("qk_layernorm")? == Some(true) {
             return Err(keys.error("qk_layernorm", "is not supported"));

@@ -1,7 +1,7 @@
 //! Families whose feed-forward parts have a squared ReLU and no gate: Arcee (AFM) is Llama otherwise. Nemotron (Minitron, Nemotron 3
 //! and 4 of 2024) has layer norms that multiply by `1 + w`, and rotates half of each head.
 
-use super::architecture::{Architecture, rotate_by_default};
+use super::architecture::{Architecture, no_windows, rotate_by_default};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{Act, NormKind};
@@ -12,7 +12,7 @@ pub(super) const ARCEE: Architecture = Architecture {
     gguf: &["arcee"],
     hugging_face: &["arcee"],
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: squared_relu,
     ..llama::LLAMA
 };

@@ -1,7 +1,7 @@
 //! StableLM and StableLM 2: layer norms with bias, and rope for a part of each head. In the largest model attention and feed-forward
 //! parts read the same norm, and queries and keys are normed per head.
 
-use super::architecture::{Architecture, has, rotate_by_default};
+use super::architecture::{Architecture, has, no_windows, rotate_by_default};
 use super::llama;
 use crate::QkNorm;
 use crate::names::{self, Names, weight};
@@ -18,7 +18,7 @@ pub(super) const STABLELM: Architecture = Architecture {
     },
     gguf_interleaved: false,
     experts: false,
-    windows: |_, layers| Ok(vec![0; layers as usize]),
+    windows: no_windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };
         // GGUF files say it of sequential models, too.

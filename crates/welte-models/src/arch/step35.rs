@@ -200,9 +200,11 @@ fn ropes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
             return Err(keys.error(&key, problem));
         }
     }
-    if let Some(theta) = thetas.iter().find(|theta| **theta < 1.0) {
+    let known = |theta: &f64| *theta >= 1.0 && (*theta as f32).is_finite();
+    if let Some(theta) = thetas.iter().find(|theta| !known(theta)) {
         let key = keys.name("rope.freq_base", "rope_theta");
-        return Err(keys.error(&key, format!("has {theta}; must be at least 1")));
+        let problem = format!("has {theta}; must be from 1 to {:e}", f32::MAX);
+        return Err(keys.error(&key, problem));
     }
     (spec.rope.rot, spec.rope.theta) = (rots[0], thetas[0] as f32);
     if spec.windows.iter().any(|window| *window > 0) {

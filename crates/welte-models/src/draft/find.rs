@@ -40,7 +40,7 @@ pub fn head_kind(checkpoint: &dyn Checkpoint) -> Option<HeadKind> {
     (has("fc.weight") && !has("model.norm.weight")).then_some(HeadKind::Eagle3)
 }
 
-/// Architectures whose draft layers are those of no other layer.
+/// Architectures whose draft layers are not supported.
 const OTHER_DRAFTS: [&str; 4] = ["step35", "mimo2", "mellum", "cohere2moe"];
 /// Their draft layer has no experts, and the rope and the window of the first layer.
 const DENSE_DRAFTS: [&str; 1] = ["exaone-moe"];
@@ -150,7 +150,8 @@ impl ModelSpec {
         })
     }
 
-    /// The first of the checkpoint's draft layers. It has the shape of the layers with attention and, if there are any, experts.
+    /// What guesses for the model: a head with a checkpoint of its own, otherwise the first draft layer of the model's checkpoint. That has
+    /// attention and the model's experts, if any, except in [`DENSE_DRAFTS`]. `None`: nothing guesses, or its kind is not supported.
     pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Result<Option<DraftSpec>, Error> {
         // These parts follow the layer's number, which the draft layer has not.
         let plain = self.layer_shapes.is_empty()

@@ -84,7 +84,7 @@ impl ModelSpec {
         attention.unwrap_or(1).max(delta).max(conv).max(mamba)
     }
 
-    /// Channels of the widest convolution.
+    /// Floats of the widest row that a convolution yields, with what Mamba-1 puts after its channels.
     pub(crate) fn channels(&self) -> u32 {
         let conv = if self.conv_taps > 0 { self.dim } else { 0 };
         let mamba = self.mamba.map_or(0, |m| m.convolved());

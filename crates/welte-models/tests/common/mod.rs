@@ -241,3 +241,57 @@ pub(crate) fn refused(fake: &Fake, words: &[&str]) {
         assert!(error.contains(word), "'{error}' does not say '{word}'");
     }
 }
+
+/// A model of four layers in F32 with these values.
+pub(crate) fn fake(architecture: &'static str, dialect: Dialect, values: &[(&str, Value)]) -> Fake {
+    let mut fake = Recipe {
+        architecture,
+        dialect,
+        layers: 4,
+        format: Format::F32,
+        v_format: Format::F32,
+        up_format: Format::F32,
+        ..Recipe::default()
+    }
+    .build();
+    for (key, value) in values {
+        match dialect {
+            Dialect::Gguf => fake.set(&format!("{architecture}.{key}"), value.clone()),
+            Dialect::HuggingFace => fake.set(key, value.clone()),
+        }
+    }
+    fake
+}
+
+pub(crate) fn gguf(architecture: &'static str, values: &[(&str, Value)]) -> Fake {
+    fake(architecture, Dialect::Gguf, values)
+}
+
+pub(crate) fn directory(architecture: &'static str, values: &[(&str, Value)]) -> Fake {
+    fake(architecture, Dialect::HuggingFace, values)
+}
+
+/// Experts in the names of both dialects.
+pub(crate) fn mixed(
+    architecture: &'static str,
+    dialect: Dialect,
+    values: &[(&str, Value)],
+) -> Fake {
+    let number = Value::U64;
+    let common = match dialect {
+        Dialect::Gguf => [
+            ("expert_count", number(8)),
+            ("expert_used_count", number(2)),
+            ("expert_feed_forward_length", number(64)),
+        ],
+        Dialect::HuggingFace => [
+            ("num_experts", number(8)),
+            ("num_experts_per_tok", number(2)),
+            ("moe_intermediate_size", number(64)),
+        ],
+    };
+    fake(architecture, dialect, &[common.as_slice(), values].concat())
+}
+
+pub(crate) const GGUF: Dialect = Dialect::Gguf;
+pub(crate) const DIRECTORY: Dialect = Dialect::HuggingFace;
