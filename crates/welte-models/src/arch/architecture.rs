@@ -2,7 +2,7 @@
 
 use crate::keys::Keys;
 use crate::names::{self, Names};
-use crate::spec::{LayerRope, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS};
+use crate::spec::{LayerKind, LayerRope, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, Mamba};
 use crate::{Error, ModelSpec, QkNorm};
 use welte_formats::checkpoint::{Dialect, Value};
 
@@ -158,6 +158,53 @@ impl StateSizes {
             taps,
         })
     }
+
+    /// Mamba-2 of these sizes, by itself and with a norm. The names are those of the keys' size and of the convolution's bias.
+    pub(super) fn mamba(self, keys: &Keys<'_>, [state, bias]: [&str; 2]) -> Result<Mamba, Error> {
+        let state = keys.name("ssm.state_size", state);
+        Ok(Mamba {
+            groups: self.groups,
+            heads: self.heads,
+            key_dim: keys.size(&state, None, MOST_HEAD_DIM)?,
+            value_dim: self.value_dim,
+            taps: self.taps,
+            bias: keys.bool(bias)?.unwrap_or(true),
+            norm: true,
+            beside: false,
+            selective: None,
+        })
+    }
+}
+
+/// The kind of each layer: attention or `other`. GGUF files say by the heads of keys which layers have attention, configurations by
+/// `layer_types`, whose names are those of `other` and of attention.
+pub(super) fn kinds_by_heads(
+    keys: &Keys<'_>,
+    layers: u32,
+    other: LayerKind,
+    [others, attention]: [&[&str]; 2],
+) -> Result<Vec<LayerKind>, Error> {
+    let key = keys.name("attention.head_count_kv", "layer_types");
+    let list: &[Value] = match keys.value(&key) {
+        Some(Value::Array(list)) => list,
+        _ => &[],
+    };
+    if list.len() != layers as usize {
+        let problem = format!("has {} entries for {layers} layers", list.len());
+        return Err(keys.error(&key, problem));
+    }
+    let each = list.iter().map(|value| match value {
+        Value::U64(0) | Value::I64(0) => Ok(other),
+        Value::U64(_) | Value::I64(_) => Ok(LayerKind::Attention),
+        Value::String(s) if others.contains(&s.as_str()) => Ok(other),
+        Value::String(s) if attention.contains(&s.as_str()) => Ok(LayerKind::Attention),
+        _ => {
+            let [other, attention] = [others[0], attention[0]];
+            let problem = format!("has an unknown type; supported are {other} and {attention}");
+            Err(keys.error(&key, problem))
+        }
+    });
+    each.collect()
 }
 
 /// The taps of a convolution.
@@ -268,6 +315,16 @@ pub(crate) fn layer_types(
     });
     let windowed: Vec<bool> = each.collect::<Result<_, _>>()?;
     sized(keys, &windowed, window).map(Some)
+}
+
+/// Windows as configurations list them. Without a list: none.
+pub(super) fn windows_by_type(
+    keys: &Keys<'_>,
+    layers: u32,
+    window: u32,
+) -> Result<Vec<u32>, Error> {
+    let listed = layer_types(keys, layers, window)?;
+    Ok(listed.unwrap_or_else(|| vec![0; layers as usize]))
 }
 
 /// Windows as GGUF files list them: a boolean for each layer.

@@ -5,7 +5,7 @@ use super::architecture::{Architecture, StateSizes, has, no_windows};
 use super::llama;
 use crate::keys::Keys;
 use crate::names::{self, Names};
-use crate::spec::{MOST_HEAD_DIM, Mamba, Multipliers};
+use crate::spec::{Mamba, Multipliers};
 use crate::{Error, ModelSpec};
 use welte_formats::checkpoint::Value;
 
@@ -36,7 +36,6 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         "mamba_d_conv",
     ];
     let sizes = StateSizes::read(keys, names)?;
-    let state = keys.name("ssm.state_size", "mamba_d_state");
     let norm = if keys.is_gguf() {
         has(spec, keys, |_| "blk.0.ssm_norm.weight".into())
     } else {
@@ -46,15 +45,9 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         return Err(keys.error("mamba_norm_before_gate", "is not supported"));
     }
     spec.mamba = Some(Mamba {
-        groups: sizes.groups,
-        heads: sizes.heads,
-        key_dim: keys.size(&state, None, MOST_HEAD_DIM)?,
-        value_dim: sizes.value_dim,
-        taps: sizes.taps,
-        bias: keys.bool("mamba_conv_bias")?.unwrap_or(true),
         norm,
         beside: true,
-        selective: None,
+        ..sizes.mamba(keys, ["mamba_d_state", "mamba_conv_bias"])?
     });
     if !keys.is_gguf() {
         spec.multipliers = Some(multipliers(keys)?);

@@ -1,12 +1,11 @@
 //! Granite 4: layers with the state space model of Mamba-2 beside attention without rope, Granite's factors, and a shared
 //! expert in every layer, which is the feed-forward part of models without other experts.
 
-use super::architecture::{Architecture, read_taps};
+use super::architecture::{Architecture, kinds_by_heads, read_taps};
 use super::{granite, llama};
 use crate::keys::Keys;
 use crate::spec::{LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, Mamba, SharedExpert};
 use crate::{Error, ModelSpec, names};
-use welte_formats::checkpoint::Value;
 
 pub(super) const GRANITE_HYBRID: Architecture = Architecture {
     name: "granitehybrid",
@@ -34,7 +33,11 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         }
         None => spec.ffn = shared,
     }
-    spec.layer_kinds = kinds(keys, spec.layers)?;
+    let names: [&[&str]; 2] = [
+        &["mamba", "linear_attention"],
+        &["attention", "full_attention"],
+    ];
+    spec.layer_kinds = kinds_by_heads(keys, spec.layers, LayerKind::Mamba, names)?;
     let rope = if keys.is_gguf() {
         keys.bool(&keys.name("rope.scaling.finetuned", ""))?
             .unwrap_or(false)
@@ -84,28 +87,4 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         beside: false,
         selective: None,
     })
-}
-
-/// GGUF files say by the heads of keys which layers have attention.
-fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
-    let key = keys.name("attention.head_count_kv", "layer_types");
-    let list: &[Value] = match keys.value(&key) {
-        Some(Value::Array(list)) => list,
-        _ => &[],
-    };
-    if list.len() != layers as usize {
-        let problem = format!("has {} entries for {layers} layers", list.len());
-        return Err(keys.error(&key, problem));
-    }
-    let each = list.iter().map(|value| match value {
-        Value::U64(0) | Value::I64(0) => Ok(LayerKind::Mamba),
-        Value::U64(_) | Value::I64(_) => Ok(LayerKind::Attention),
-        Value::String(s) if s == "mamba" || s == "linear_attention" => Ok(LayerKind::Mamba),
-        Value::String(s) if s == "attention" || s == "full_attention" => Ok(LayerKind::Attention),
-        _ => Err(keys.error(
-            &key,
-            "has an unknown type; supported are mamba and attention",
-        )),
-    });
-    each.collect()
 }

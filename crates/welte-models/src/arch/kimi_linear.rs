@@ -1,7 +1,7 @@
 //! Kimi Linear: three of four layers have the gated delta rule with decays by channel (KDA). The others have attention over latents
 //! without rope. Experts are those of DeepSeek V3.
 
-use super::architecture::{Architecture, no_windows, read_taps};
+use super::architecture::{Architecture, kinds_by_heads, no_windows, read_taps};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -103,24 +103,6 @@ fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
         })?;
         return Ok((1..=layers).map(|n| kind(numbers.contains(&n))).collect());
     }
-    let key = keys.name("attention.head_count_kv", "layer_types");
-    let list: &[Value] = match keys.value(&key) {
-        Some(Value::Array(list)) => list,
-        _ => &[],
-    };
-    if list.len() != layers as usize {
-        let problem = format!("has {} entries for {layers} layers", list.len());
-        return Err(keys.error(&key, problem));
-    }
-    let each = list.iter().map(|value| match value {
-        Value::U64(0) | Value::I64(0) => Ok(kind(false)),
-        Value::U64(_) | Value::I64(_) => Ok(kind(true)),
-        Value::String(s) if s == "linear_attention" => Ok(kind(false)),
-        Value::String(s) if s == "full_attention" => Ok(kind(true)),
-        _ => Err(keys.error(
-            &key,
-            "has an unknown type; supported are linear_attention and full_attention",
-        )),
-    });
-    each.collect()
+    let names: [&[&str]; 2] = [&["linear_attention"], &["full_attention"]];
+    kinds_by_heads(keys, layers, LayerKind::Delta, names)
 }

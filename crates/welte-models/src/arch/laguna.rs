@@ -1,7 +1,7 @@
 //! Laguna: experts chosen by sigmoid with a bias beside a shared one. The first layers have none. A softplus gates attention's output, for
 //! each head or each value. Layers with a window may have more heads than the others, and they have a rope of their own.
 
-use super::architecture::{Architecture, layer_types, ropes_by_window, window_pattern};
+use super::architecture::{Architecture, ropes_by_window, window_pattern, windows_by_type};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{Names, weight};
@@ -33,8 +33,7 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     let key = keys.name("attention.sliding_window", "sliding_window");
     let window = keys.u32(&key)?.unwrap_or(0);
     if !keys.is_gguf() {
-        let list = layer_types(keys, layers, window)?;
-        return Ok(list.unwrap_or_else(|| vec![0; layers as usize]));
+        return windows_by_type(keys, layers, window);
     }
     let pattern = keys.name("attention.sliding_window_pattern", "");
     if let Some(Value::Array(_)) = keys.value(&pattern) {

@@ -3,7 +3,7 @@
 use super::architecture::{Architecture, StateSizes};
 use super::llama;
 use crate::keys::Keys;
-use crate::spec::{LayerKind, LayerRope, MOST_HEAD_DIM, Mamba};
+use crate::spec::{LayerKind, LayerRope};
 use crate::{Error, ModelSpec, QkNorm, names};
 use welte_formats::checkpoint::Value;
 
@@ -29,18 +29,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     no_limits(keys)?;
     let names = ["n_groups", "num_heads", "head_dim", "conv_kernel"];
     let sizes = StateSizes::read(keys, names)?;
-    let state = keys.name("ssm.state_size", "state_size");
-    spec.mamba = Some(Mamba {
-        groups: sizes.groups,
-        heads: sizes.heads,
-        key_dim: keys.size(&state, None, MOST_HEAD_DIM)?,
-        value_dim: sizes.value_dim,
-        taps: sizes.taps,
-        bias: keys.bool("use_conv_bias")?.unwrap_or(true),
-        norm: true,
-        beside: false,
-        selective: None,
-    });
+    spec.mamba = Some(sizes.mamba(keys, ["state_size", "use_conv_bias"])?);
     spec.alone = true;
     spec.layer_kinds.fill(LayerKind::Mamba);
     spec.layer_ropes.fill(LayerRope::None);

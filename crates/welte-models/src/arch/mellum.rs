@@ -1,6 +1,6 @@
 //! Mellum 2: Qwen3 with experts, with windows in most layers. Only the others have a scaled rope.
 
-use super::architecture::{Architecture, layer_types, ropes_by_window, window_pattern};
+use super::architecture::{Architecture, ropes_by_window, window_pattern, windows_by_type};
 use super::{deepseek2, qwen3_moe};
 use crate::keys::Keys;
 use crate::spec::{LayerRope, Rope, Scaling};
@@ -22,8 +22,7 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     if keys.is_gguf() && (window > 0 || keys.value(&pattern).is_some()) {
         return window_pattern(keys, layers, window);
     }
-    let list = layer_types(keys, layers, window)?;
-    Ok(list.unwrap_or_else(|| vec![0; layers as usize]))
+    windows_by_type(keys, layers, window)
 }
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {

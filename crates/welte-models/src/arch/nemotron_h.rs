@@ -66,18 +66,7 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         "conv_kernel",
     ];
     let sizes = StateSizes::read(keys, names)?;
-    let state_key = keys.name("ssm.state_size", "ssm_state_size");
-    Ok(Mamba {
-        groups: sizes.groups,
-        heads: sizes.heads,
-        key_dim: keys.size(&state_key, None, MOST_HEAD_DIM)?,
-        value_dim: sizes.value_dim,
-        taps: sizes.taps,
-        bias: keys.bool("use_conv_bias")?.unwrap_or(true),
-        norm: true,
-        beside: false,
-        selective: None,
-    })
+    sizes.mamba(keys, ["ssm_state_size", "use_conv_bias"])
 }
 
 /// How experts are chosen, the shared expert, and the width in which experts compute.

@@ -2,8 +2,8 @@
 //! beside a shared one. Layers with a window have other heads and a rope of their own. The last layers limit their activations.
 
 use super::architecture::{
-    Architecture, has, has_choice_bias, layer_types, leave_out_drafts, numbers, ropes_by_window,
-    window_pattern,
+    Architecture, has, has_choice_bias, leave_out_drafts, numbers, ropes_by_window, window_pattern,
+    windows_by_type,
 };
 use super::{deepseek2, llama};
 use crate::keys::Keys;
@@ -48,8 +48,7 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     if keys.is_gguf() {
         return window_pattern(keys, layers, window);
     }
-    let list = layer_types(keys, layers, window)?;
-    Ok(list.unwrap_or_else(|| vec![0; layers as usize]))
+    windows_by_type(keys, layers, window)
 }
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
