@@ -1,5 +1,4 @@
 //! The GPUs of this machine, and which of them a choice means.
-#![allow(unsafe_code)]
 
 use crate::kernels::cooperative::Cooperative;
 use crate::wait::block_on;
@@ -82,7 +81,8 @@ fn instance() -> &'static Instance {
 fn adapters(api: Api) -> Vec<Adapter> {
     let found = block_on(instance().enumerate_adapters(api.backends()));
     let mut adapters = found.unwrap_or_default();
-    adapters.sort_by_cached_key(|adapter| sort_key(&adapter.get_info(), memory(adapter)));
+    adapters
+        .sort_by_cached_key(|adapter| sort_key(&adapter.get_info(), crate::gpu::memory(adapter)));
     adapters
 }
 
@@ -96,29 +96,6 @@ fn sort_key(info: &AdapterInfo, memory: Option<u64>) -> (u32, bool, Reverse<Opti
         DeviceType::Cpu => 4,
     };
     (kind, info.backend == Backend::Dx12, Reverse(memory))
-}
-
-/// Bytes of the adapter's own memory, where its API says them.
-#[cfg(any(target_os = "linux", target_os = "android", windows))]
-fn memory(adapter: &Adapter) -> Option<u64> {
-    /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
-    const ON_DEVICE: u32 = 1;
-    // SAFETY: nothing is destroyed through the handle, which ends before the adapter does.
-    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-    let instance = vulkan.shared_instance().raw_instance();
-    let physical = vulkan.raw_physical_device();
-    // SAFETY: the instance made the physical device, and both live.
-    let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
-    let heaps = &memory.memory_heaps[..memory.memory_heap_count as usize];
-    let own = heaps
-        .iter()
-        .filter(|heap| heap.flags.as_raw() & ON_DEVICE != 0);
-    Some(own.map(|heap| heap.size).sum())
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
-fn memory(_: &Adapter) -> Option<u64> {
-    None
 }
 
 /// What keeps an adapter from being used unless it is named. An integrated GPU reads the CPU's memory and is no faster where decoding waits
@@ -228,7 +205,7 @@ fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
     DeviceReport {
         id: Api::Gpu.id(ordinal),
         name: info.name,
-        memory_total: memory(adapter),
+        memory_total: crate::gpu::memory(adapter),
         memory_available: None,
         facts: facts.map(|(name, fact)| (name.to_string(), fact)).to_vec(),
         replays: Vec::new(),

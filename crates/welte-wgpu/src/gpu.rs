@@ -3,7 +3,7 @@
 
 use crate::kernels::Kernel;
 use crate::kernels::cooperative::{Cooperative, Factors, Tile};
-use crate::kernels::products::Geometry;
+use crate::kernels::geometry::Geometry;
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -431,6 +431,29 @@ fn note(failure: &Mutex<Option<String>>, why: String) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes of the adapter's own memory, where its API says them.
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+pub(crate) fn memory(adapter: &Adapter) -> Option<u64> {
+    /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
+    const ON_DEVICE: u32 = 1;
+    // SAFETY: nothing is destroyed through the handle, which ends before the adapter does.
+    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = vulkan.shared_instance().raw_instance();
+    let physical = vulkan.raw_physical_device();
+    // SAFETY: the instance made the physical device, and both live.
+    let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
+    let heaps = &memory.memory_heaps[..memory.memory_heap_count as usize];
+    let own = heaps
+        .iter()
+        .filter(|heap| heap.flags.as_raw() & ON_DEVICE != 0);
+    Some(own.map(|heap| heap.size).sum())
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
+pub(crate) fn memory(_: &Adapter) -> Option<u64> {
+    None
 }
 
 /// The same for every kernel, so that a kernel may leave any out.

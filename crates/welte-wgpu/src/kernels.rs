@@ -1,7 +1,7 @@
 //! The kernels: WGSL in pieces, specialised by constants in front.
 
 use crate::layout::Layout;
-use products::Geometry;
+use geometry::Geometry;
 #[cfg(test)]
 use products::{matmul_tile, unit_loader};
 use welte_device::SlotState;
@@ -41,6 +41,7 @@ macro_rules! shader {
 }
 
 pub(crate) mod cooperative;
+pub(crate) mod geometry;
 pub(crate) mod products;
 
 impl Kernel {

@@ -5,7 +5,8 @@ mod experts;
 
 use crate::gpu::{COMMAND_BYTES, Gpu, binding};
 use crate::kernels::cooperative::{Cooperative, Factors, Tile, round_rows, rounded_words};
-use crate::kernels::products::{self, Product, Vectors};
+use crate::kernels::geometry::Vectors;
+use crate::kernels::products::{self, Product};
 use crate::kernels::{self, Kernel, WORKGROUP, source};
 use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;

@@ -7,7 +7,8 @@ use crate::kernels::WORKGROUP;
 use crate::kernels::cooperative::{
     Factors, Tile, experts_end, experts_group, round_rows, rounded_words,
 };
-use crate::kernels::products::{Product, Vectors};
+use crate::kernels::geometry::Vectors;
+use crate::kernels::products::Product;
 use crate::launch::Place;
 use crate::needs::Grouped;
 use welte_table::{Command, Op, params};
