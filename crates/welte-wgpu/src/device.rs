@@ -135,10 +135,15 @@ impl Device for WgpuDevice {
         } else {
             "hardware"
         };
+        let mut facts = vec![("adapter".to_string(), kind.to_string())];
+        if let Some(why) = &self.gpu.refused {
+            let slow = format!("slow, without cooperative matrices: {why}");
+            facts.push(("prompts".to_string(), slow));
+        }
         Ok(Plan {
             memory: plan::memory(&program, &self.gpu),
             program,
-            facts: vec![("adapter".to_string(), kind.to_string())],
+            facts,
             private: Box::new(()),
         })
     }

@@ -91,6 +91,8 @@ pub(crate) struct Gpu {
     pub(crate) geometry: Geometry,
     /// For products of prompt rows.
     pub(crate) cooperative: Option<Cooperative>,
+    /// Why the driver's cooperative matrices are not used, if it does not compile their kernels.
+    pub(crate) refused: Option<String>,
     layout: BindGroupLayout,
     pipeline_layout: PipelineLayout,
     pipelines: Mutex<HashMap<String, ComputePipeline>>,
@@ -188,6 +190,7 @@ impl Gpu {
             binding,
             software,
             cooperative,
+            refused: None,
             geometry,
             packed: within.packed && info.backend != Backend::Metal,
             layout,
@@ -212,7 +215,7 @@ impl Gpu {
             match gpu.pipeline(&trial) {
                 Ok(_) => {}
                 Err(why) if within.cooperative == Some(true) => return Err(why),
-                Err(_) => gpu.cooperative = None,
+                Err(why) => (gpu.cooperative, gpu.refused) = (None, Some(why.to_string())),
             }
         }
         Ok(gpu)
