@@ -1,5 +1,5 @@
 // Attention of one head over an F16 cache, for prompts, on cooperative matrices: a workgroup takes ROWS rows. It walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees
-// changes none of its bits, so they do not depend on the other rows. In softmax a subgroup has SQUARE rows, and LANES invocations share one.
+// changes none of its bits, so they do not depend on the other rows. In softmax LANES invocations share a row.
 //
 // Sums cannot be scaled where they are. They are relative to a score that follows the largest one only when it is far behind, because
 // then they pass through workgroup memory.
@@ -8,12 +8,13 @@ struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 
 const OCTETS = HEAD_DIM / 8u;
-const ROWS = SUBGROUPS * SQUARE;
 // ACROSS subgroups share TALL squares of rows: each has a part of a step's positions, later a part of a head's elements.
-const TALL = ACROSS;
+const ROWS = SUBGROUPS / ACROSS * TALL * SQUARE;
 const POSITIONS = STEP / ACROSS / SQUARE;
 const ELEMENTS = HEAD_DIM / ACROSS / SQUARE;
-const LANES = SUBGROUP / SQUARE;
+const LANES = SUBGROUPS * SUBGROUP / ROWS;
+// Invocations for a row of a square.
+const SHARE = SUBGROUP / SQUARE;
 // Quads of a row of a square.
 const QUADS = SQUARE / 4u;
 // Strides in quads: two more keep neighbours in different banks.
@@ -115,8 +116,7 @@ fn main(
     let head = id.x;
     let kv_head = head / (p.heads / p.kv_heads);
     let end_row = min(first_row + ROWS, live);
-    let own = subgroup * SQUARE;
-    let own_row = own + lane / LANES;
+    let own_row = (subgroup * SUBGROUP + lane) / LANES;
     let part = lane % LANES;
     let row = first_row + own_row;
     // Queries are multiplied by a power of two that brings the row's largest into the range of F16.
@@ -133,6 +133,9 @@ fn main(
     workgroupBarrier();
     let group = subgroup / ACROSS * (TALL * SQUARE);
     let side = subgroup % ACROSS;
+    // Where the subgroup scales a square of sums, and this invocation's row of it.
+    let square = (group + side % TALL * SQUARE) * SCORE + side / TALL * QUADS;
+    let square_row = square + lane / SHARE * SCORE;
     //for r
     //for d
     let query$r_$d = coopLoadT<Left>(&entries[(group + $ru * SQUARE) * ENTRY + $du * QUADS], ENTRY);
@@ -230,13 +233,13 @@ fn main(
             if moves != 0u {
                 //for r
                 //for e
-                coopStoreT(sums$r_$e, &scores[own * SCORE], SCORE);
+                coopStoreT(sums$r_$e, &scores[square], SCORE);
                 workgroupBarrier();
-                for (var i = part; i < QUADS; i += LANES) {
-                    scores[own_scores + i] *= factor_at(group + $ru * SQUARE + lane / LANES);
+                for (var i = lane % SHARE; i < QUADS; i += SHARE) {
+                    scores[square_row + i] *= factor_at(group + $ru * SQUARE + lane / SHARE);
                 }
                 workgroupBarrier();
-                sums$r_$e = coopLoadT<Sums>(&scores[own * SCORE], SCORE);
+                sums$r_$e = coopLoadT<Sums>(&scores[square], SCORE);
                 workgroupBarrier();
                 //end e
                 //end r
@@ -271,13 +274,13 @@ fn main(
     //for r
     //for e
     workgroupBarrier();
-    coopStoreT(sums$r_$e, &scores[own * SCORE], SCORE);
+    coopStoreT(sums$r_$e, &scores[square], SCORE);
     workgroupBarrier();
-    let row$r_$e = group + $ru * SQUARE + lane / LANES;
-    for (var i = part; i < QUADS; i += LANES) {
+    let row$r_$e = group + $ru * SQUARE + lane / SHARE;
+    for (var i = lane % SHARE; i < QUADS; i += SHARE) {
         if first_row + row$r_$e < end_row {
             let y = at.c + (first_row + row$r_$e) * p.y_stride + head * HEAD_DIM;
-            put_quad(y + (side * ELEMENTS + $eu) * SQUARE + 4u * i, factor_at(row$r_$e) * scores[own_scores + i]);
+            put_quad(y + (side * ELEMENTS + $eu) * SQUARE + 4u * i, factor_at(row$r_$e) * scores[square_row + i]);
         }
     }
     //end e

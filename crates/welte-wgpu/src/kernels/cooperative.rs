@@ -226,10 +226,12 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// Subgroups of a workgroup. Each has a square of rows.
+    /// Subgroups of a workgroup.
     const SUBGROUPS: u32 = 4;
     /// The largest heads whose queries and sums fit registers.
-    const LARGEST_HEAD: u32 = 128;
+    const LARGEST_HEAD: u32 = 256;
+    /// The largest heads of which a subgroup has two squares of rows.
+    const LARGEST_TALL: u32 = 128;
 
     /// None if the head has no whole squares, or if its arrays do not fit this much workgroup memory.
     pub(crate) fn of(on: Cooperative, head_dim: u32, page: u32, memory: u32) -> Option<Together> {
@@ -245,20 +247,31 @@ impl Together {
         sizes.into_iter().find(fitting)
     }
 
-    pub(crate) fn rows(on: Cooperative) -> u32 {
-        Together::SUBGROUPS * on.square
+    /// Subgroups that share rows, and the squares of these rows. Pairs of subgroups read half as much of workgroup memory.
+    fn shares(self, on: Cooperative) -> (u32, u32) {
+        let pairs = (self.head_dim / on.square).is_multiple_of(2);
+        match (pairs, self.head_dim <= Together::LARGEST_TALL) {
+            (true, true) => (2, 2),
+            (true, false) => (2, 1),
+            (false, _) => (1, 1),
+        }
+    }
+
+    pub(crate) fn rows(self, on: Cooperative) -> u32 {
+        let (across, tall) = self.shares(on);
+        Together::SUBGROUPS / across * tall * on.square
     }
 
     /// Rows of queries, keys or values in workgroup memory.
     fn entries(self, on: Cooperative) -> u32 {
-        Together::rows(on).max(self.step)
+        self.rows(on).max(self.step)
     }
 
     /// Workgroup memory.
     fn bytes(self, on: Cooperative) -> u32 {
         let quads = |count: u32| count / 4 + 2;
         let entries = (self.entries(on) * quads(self.head_dim) - 2) * 8;
-        entries + Together::rows(on) * quads(self.step) * (16 + 8) + 4 * Together::SUBGROUPS
+        entries + self.rows(on) * quads(self.step) * (16 + 8) + 4 * Together::SUBGROUPS
     }
 
     /// Attention of the rows of prompts over an F16 cache.
@@ -266,9 +279,7 @@ impl Together {
         let Cooperative {
             square, subgroup, ..
         } = on;
-        // Pairs of subgroups read half as much of workgroup memory.
-        let pairs = (self.head_dim / square).is_multiple_of(2);
-        let across = if pairs { 2 } else { 1 };
+        let (across, tall) = self.shares(on);
         let size = Together::SUBGROUPS * subgroup;
         let pieces = [
             shader!("power"),
@@ -284,6 +295,7 @@ impl Together {
             ("STEP", self.step),
             ("PAGE", self.page),
             ("ACROSS", across),
+            ("TALL", tall),
             ("ENTRIES", self.entries(on)),
         ];
         let with = |kernel: Kernel, (name, number)| kernel.with(name, &format!("{number}u"));
@@ -292,10 +304,10 @@ impl Together {
         kernel.loops = vec![
             ("s", self.step / square),
             ("d", self.head_dim / square),
-            ("r", across),
+            ("r", tall),
             ("c", self.step / square / across),
             ("e", self.head_dim / square / across),
-            ("q", self.step * square / (4 * subgroup)),
+            ("q", self.step * self.rows(on) / (4 * size)),
             ("g", Together::SUBGROUPS),
             ("l", (self.step * self.head_dim / 8).div_ceil(size)),
         ];
@@ -401,7 +413,8 @@ pub(crate) fn every(format: Format) -> (Vec<Kernel>, Vec<Kernel>) {
 /// Attention, for heads and workgroup memory of several sizes.
 #[cfg(test)]
 pub(crate) fn attention() -> Vec<Kernel> {
-    let sizes = [32, 64, 80, 128].map(|size| [(size, 16, 32, 48 << 10), (size, 8, 32, 32 << 10)]);
+    let sizes =
+        [32, 64, 80, 128, 256].map(|size| [(size, 16, 32, 48 << 10), (size, 8, 32, 32 << 10)]);
     let kernel = |(size, square, subgroup, memory)| {
         let on = Cooperative {
             square,
@@ -451,7 +464,8 @@ mod tests {
         assert_eq!(step(on(16, 32), 128, 32 << 10), Some(32));
         assert_eq!(step(on(16, 32), 128, 16 << 10), None);
         assert_eq!(step(on(16, 32), 72, 48 << 10), None, "no whole squares");
-        assert_eq!(step(on(16, 32), 256, 64 << 10), None, "too many registers");
+        assert_eq!(step(on(16, 32), 256, 48 << 10), Some(64));
+        assert_eq!(step(on(16, 32), 320, 96 << 10), None, "too many registers");
         assert_eq!(
             step(on(16, 8), 64, 48 << 10),
             None,

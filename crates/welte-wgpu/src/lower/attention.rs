@@ -70,7 +70,7 @@ impl Lowering<'_> {
         let page = self.program().page;
         let on_matrices = |on| Some((on, Together::of(on, head_dim, page, memory)?));
         if let Some((on, together)) = gpu.cooperative.and_then(on_matrices) {
-            return Some((together.kernel(on), Together::rows(on)));
+            return Some((together.kernel(on), together.rows(on)));
         }
         let rows = kernels::attention_together(head_dim, memory)?;
         let kernel = kernels::attention_rows(head_dim, rows);
