@@ -341,18 +341,25 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
     let convolutions = [2, 3, 4, 9].map(|taps| Layer::Conv(Conv { taps, ..CONV }));
     let deltas = [
         Delta { ..DELTA },
-        Delta { tiled: 1, ..DELTA },
         Delta {
-            mamba: true,
-            ..DELTA
-        },
-        Delta {
-            by_channel: true,
+            tiled: 1,
+            key_dim: 68,
             ..DELTA
         },
         Delta {
             mamba: true,
+            key_dim: 72,
+            ..DELTA
+        },
+        Delta {
             by_channel: true,
+            key_dim: 33,
+            ..DELTA
+        },
+        Delta {
+            mamba: true,
+            by_channel: true,
+            key_dim: 6,
             ..DELTA
         },
     ];

@@ -1,81 +1,57 @@
-// A workgroup for each head of each slot; an invocation has whole columns of the state. BY_CHANNEL: the rows of a state decay apart from
-// each other.
+// BY_CHANNEL: the rows of a state decay apart from each other, and the third part of a row's numbers is what is kept of them.
 struct Params { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32, by_channel: u32 }
 
-var<workgroup> key: array<f32, KEY_DIM>;
-var<workgroup> query: array<f32, KEY_DIM>;
-var<workgroup> keeps: array<f32, KEY_DIM>;
+struct Step { kept: f32, rate: f32, value: f32 }
 
-// How much of a head's state is kept; of row `own` of all heads' states.
-fn kept_of(head: u32, gates: u32, own: u32) -> f32 {
-    return exp(vector0(head) * softplus(float_at(gates + command.p.heads + own) + weight1[own]));
+fn gates_at(row: u32) -> u32 {
+    return command.at.b + row * command.p.gates_stride;
 }
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+// How much of a head's state is kept; of row `own` of all heads' states.
+fn kept_of(row: u32, head: u32, own: u32) -> f32 {
+    return exp(vector0(head) * softplus(float_at(gates_at(row) + command.p.heads + own) + weight1[own]));
+}
+
+// Heads with the same keys and queries.
+fn group_of(head: u32) -> u32 {
     let p = command.p;
-    let head = id.x;
-    if !is_first_of_slot(id.z) {
-        return;
+    return select(head / (p.heads / p.key_heads), head % p.key_heads, p.tiled == 1u);
+}
+
+fn element(part: u32, row: u32, head: u32, group: u32, i: u32) -> f32 {
+    let p = command.p;
+    if part == 2u {
+        return kept_of(row, head, head * KEY_DIM + i);
     }
-    let s = state_place(id.z, p.heads * KEY_DIM * p.value_dim) + head * KEY_DIM * p.value_dim;
-    var key_head = head / (p.heads / p.key_heads);
-    if p.tiled == 1u {
-        key_head = head % p.key_heads;
+    let keys = select(p.key_heads * KEY_DIM, 0u, part == 1u);
+    return float_at(command.at.a + row * p.x_stride + keys + group * KEY_DIM + i);
+}
+
+fn step_of(row: u32, head: u32, column: u32) -> Step {
+    let p = command.p;
+    let values = command.at.a + row * p.x_stride + 2u * p.key_heads * KEY_DIM;
+    var step: Step;
+    if !BY_CHANNEL {
+        step.kept = kept_of(row, head, head);
     }
-    for (var row = id.z; row < state[0]; row = next_of_slot(row)) {
-        let x = command.at.a + row * p.x_stride;
-        let gates = command.at.b + row * p.gates_stride;
-        let q_at = x + key_head * KEY_DIM;
-        let k_at = q_at + p.key_heads * KEY_DIM;
-        var q_squares = 0.0;
-        var k_squares = 0.0;
-        for (var i = t; i < KEY_DIM; i += WG) {
-            let q = float_at(q_at + i);
-            let k = float_at(k_at + i);
-            q_squares += q * q;
-            k_squares += k * k;
-        }
-        let q_length = sqrt(sum_of_all(t, q_squares) + p.eps) * sqrt(f32(KEY_DIM));
-        let k_length = sqrt(sum_of_all(t, k_squares) + p.eps);
-        for (var i = t; i < KEY_DIM; i += WG) {
-            query[i] = float_at(q_at + i) / q_length;
-            key[i] = float_at(k_at + i) / k_length;
-            if BY_CHANNEL {
-                keeps[i] = kept_of(head, gates, head * KEY_DIM + i);
-            }
-        }
-        workgroupBarrier();
-        let rate = sigmoid(float_at(gates + head));
-        var kept = 0.0;
-        if !BY_CHANNEL {
-            kept = kept_of(head, gates, head);
-        }
-        let fresh = position_of(row) == 0u;
-        for (var i = t; i < p.value_dim; i += WG) {
-            var sum = 0.0;
-            for (var j = 0u; j < KEY_DIM; j++) {
-                var cell = 0.0;
-                // The state before position 0 is zero, even if the page holds other numbers.
-                if !fresh {
-                    if BY_CHANNEL {
-                        kept = keeps[j];
-                    }
-                    cell = cache[s + j * p.value_dim + i] * kept;
-                }
-                cache[s + j * p.value_dim + i] = cell;
-                sum += cell * key[j];
-            }
-            let value = float_at(x + 2u * p.key_heads * KEY_DIM + head * p.value_dim + i);
-            let change = rate * (value - sum);
-            var answer = 0.0;
-            for (var j = 0u; j < KEY_DIM; j++) {
-                let cell = cache[s + j * p.value_dim + i] + key[j] * change;
-                cache[s + j * p.value_dim + i] = cell;
-                answer += cell * query[j];
-            }
-            put(command.at.c + row * p.y_stride + head * p.value_dim + i, answer);
-        }
-        workgroupBarrier();
+    step.rate = sigmoid(float_at(gates_at(row) + head));
+    step.value = float_at(values + head * p.value_dim + column);
+    return step;
+}
+
+fn kept_cells(step: Step, keys: u32, quad: u32, own: u32) -> vec4<f32> {
+    if BY_CHANNEL {
+        return shared_quads[keys + 2u * PADDED + quad];
     }
+    return vec4(step.kept);
+}
+
+// What the keys, divided by their length, add to the column. `sums` are its product with them, and their squares.
+fn change_of(step: Step, sums: vec2<f32>) -> f32 {
+    let length = sqrt(sums.y + command.p.eps);
+    return step.rate * (step.value - sums.x / length) / length;
+}
+
+fn answer_of(step: Step, sums: vec2<f32>, head: u32, column: u32) -> f32 {
+    return sums.x / (sqrt(sums.y + command.p.eps) * sqrt(f32(KEY_DIM)));
 }

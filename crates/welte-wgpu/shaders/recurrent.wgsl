@@ -1,15 +1,22 @@
-// State of sequences: `[layer][page][floats]`. The rows of a slot are computed by one invocation or workgroup, in their order:
-// that of the slot's first row in the step.
+// State of sequences: `[layer][page][floats]`. It passes from row to row of a slot; a slot's first row in the step finds what earlier
+// steps left.
 @group(0) @binding(6) var<storage, read_write> cache: array<f32>;
 
-fn is_first_of_slot(row: u32) -> bool {
+const NO_ROW = 0xffffffffu;
+
+// The row of the same slot before, or NO_ROW.
+fn previous_of_slot(row: u32) -> u32 {
     let slot = slot_of(row);
-    for (var other = 0u; other < row; other++) {
-        if slot_of(other) == slot {
-            return false;
+    for (var other = row; other > 0u; other--) {
+        if slot_of(other - 1u) == slot {
+            return other - 1u;
         }
     }
-    return true;
+    return NO_ROW;
+}
+
+fn is_first_of_slot(row: u32) -> bool {
+    return previous_of_slot(row) == NO_ROW;
 }
 
 // The next row of the same slot, or the number of rows.
@@ -20,6 +27,16 @@ fn next_of_slot(row: u32) -> u32 {
         other++;
     }
     return other;
+}
+
+// The last row of a row's slot.
+fn last_of_slot(row: u32) -> u32 {
+    let slot = slot_of(row);
+    var last = state[0] - 1u;
+    while slot_of(last) != slot {
+        last--;
+    }
+    return last;
 }
 
 fn state_place(row: u32, floats: u32) -> u32 {

@@ -1,41 +1,81 @@
+// A row whose inputs before are rows of the step too is computed by itself. The others are computed by the slot's first row, which also
+// keeps the last inputs for the next step.
 struct Params { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
 
 fn width() -> u32 {
     return command.p.n;
 }
 
+fn input_at(row: u32, channel: u32) -> f32 {
+    return float_at(command.at.a + row * command.p.x_stride + channel);
+}
+
 fn each(first: u32, channel: u32) {
-    if !is_first_of_slot(first) {
-        return;
-    }
     let p = command.p;
-    let past = state_place(first, (p.taps - 1u) * p.n) + channel;
-    for (var row = first; row < state[0]; row = next_of_slot(row)) {
-        let x = float_at(command.at.a + row * p.x_stride + channel);
-        // Inputs before position 0 are zero, even if the page holds other numbers.
-        let known = min(position_of(row), p.taps - 1u);
-        var sum = 0.0;
+    // The input so many rows ago, which meets the tap before.
+    var known = 0u;
+    var before = first;
+    //for t
+    var ago$t = 0.0;
+    if before != NO_ROW {
+        before = previous_of_slot(before);
+        if before != NO_ROW {
+            ago$t = input_at(before, channel);
+            known++;
+        }
+    }
+    //end t
+    var rows = 1u;
+    if known < TAPS - 1u {
+        if known > 0u {
+            return;
+        }
+        rows = TAPS - 1u;
+    }
+    let past = state_place(first, (TAPS - 1u) * p.n) + channel;
+    // Inputs before position 0 are zero, even if the page holds other numbers.
+    //for t
+    if known == 0u && $tu < position_of(first) {
+        ago$t = cache[past + (TAPS - 2u - $tu) * p.n];
+    }
+    let tap$t = vector0(channel * TAPS + TAPS - 2u - $tu);
+    //end t
+    let tap = vector0(channel * TAPS + TAPS - 1u);
+    var row = first;
+    while rows > 0u && row < state[0] {
+        let x = input_at(row, channel);
+        var sum = tap * x;
         if has(1u) {
-            sum = weight1[channel];
+            sum += weight1[channel];
         }
-        for (var tap = 0u; tap < p.taps; tap++) {
-            var input = x;
-            if tap + 1u < p.taps {
-                input = 0.0;
-                if tap + 1u + known >= p.taps {
-                    input = cache[past + tap * p.n];
-                }
-                if tap > 0u {
-                    cache[past + (tap - 1u) * p.n] = input;
-                }
-            } else if tap > 0u {
-                cache[past + (tap - 1u) * p.n] = input;
-            }
-            sum += vector0(channel * p.taps + tap) * input;
+        var moved = x;
+        //for t
+        {
+            let old = ago$t;
+            sum = fma(tap$t, old, sum);
+            ago$t = moved;
+            moved = old;
         }
+        //end t
         if p.act == 1u {
             sum = sum * sigmoid(sum);
         }
         put(command.at.b + row * p.y_stride + channel, sum);
+        rows--;
+        row = next_of_slot(row);
     }
+    if known > 0u {
+        return;
+    }
+    // The slot has more rows than that, so its last ones have all that is kept.
+    if row < state[0] {
+        row = last_of_slot(first);
+        //for t
+        ago$t = input_at(row, channel);
+        row = previous_of_slot(row);
+        //end t
+    }
+    //for t
+    cache[past + (TAPS - 2u - $tu) * p.n] = ago$t;
+    //end t
 }

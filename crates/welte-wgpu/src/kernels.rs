@@ -354,18 +354,69 @@ pub(crate) fn encode_attention(head_dim: u32, places: bool) -> Kernel {
     kernel.with("PLACES", &places.to_string())
 }
 
-pub(crate) fn gated_delta(key_dim: u32, by_channel: bool) -> Kernel {
-    let state = shader!("recurrent");
-    let pieces = [shader!("reduce"), state, shader!("gated_delta")];
-    let kernel = Kernel::new("gated_delta", &pieces).with("KEY_DIM", &format!("{key_dim}u"));
-    kernel.with("BY_CHANNEL", &by_channel.to_string())
+/// An op that walks over the rows of a slot with a matrix for each head, and the columns that a workgroup takes. `looks`: what a row adds
+/// depends on the state.
+fn state_rows(name: &str, op: &'static str, looks: bool, head: StateHead) -> (Kernel, u32) {
+    let StateHead {
+        key_dim,
+        by_channel,
+        ..
+    } = head;
+    // An invocation has at most eight quads of a column, unless barriers are slow.
+    let quads = key_dim.div_ceil(4);
+    let lanes = match head.geometry.together {
+        true => quads.div_ceil(8).next_power_of_two().min(8),
+        false => 1,
+    };
+    let each = quads.div_ceil(lanes);
+    let parts = if looks && by_channel { 3 } else { 2 };
+    let team = match head.geometry.subgroup {
+        0 => shader!("team/memory"),
+        _ => shader!("team/subgroup"),
+    };
+    let pieces = [
+        shader!("recurrent"),
+        op,
+        shader!("state_rows"),
+        shader!("team/tree"),
+        team,
+    ];
+    let kernel = Kernel::new(name, &pieces)
+        .with("SUBGROUP", &format!("{}u", head.geometry.subgroup))
+        .with("KEY_DIM", &format!("{key_dim}u"))
+        .with("LANES", &format!("{lanes}u"))
+        .with("EACH", &format!("{each}u"))
+        .with("PARTS", &format!("{parts}u"))
+        .with("LOOKS", flag(looks))
+        .with("BY_CHANNEL", flag(by_channel));
+    let loops = vec![
+        ("j", each),
+        ("l", (parts * each * lanes).div_ceil(WORKGROUP)),
+    ];
+    (Kernel { loops, ..kernel }, WORKGROUP / lanes)
 }
 
-/// An op over every element whose state lies in a recurrent cache.
-pub(crate) fn recurrent(name: &str, source: &'static str) -> Kernel {
-    let mut kernel = Kernel::each(name, source);
+/// The state of a head of `gated_delta` or `mamba2`.
+#[derive(Clone, Copy)]
+pub(crate) struct StateHead {
+    pub(crate) geometry: Geometry,
+    pub(crate) key_dim: u32,
+    pub(crate) by_channel: bool,
+}
+
+pub(crate) fn gated_delta(head: StateHead) -> (Kernel, u32) {
+    state_rows("gated_delta", shader!("gated_delta"), true, head)
+}
+
+pub(crate) fn mamba2(head: StateHead) -> (Kernel, u32) {
+    state_rows("mamba2", shader!("mamba2"), false, head)
+}
+
+pub(crate) fn short_conv(taps: u32) -> Kernel {
+    let mut kernel = Kernel::each("short_conv", shader!("short_conv"));
     kernel.pieces.push(shader!("recurrent"));
-    kernel
+    kernel.loops = vec![("t", taps - 1)];
+    kernel.with("TAPS", &format!("{taps}u"))
 }
 
 /// The first half of a low-rank part.
@@ -381,9 +432,15 @@ pub(crate) fn adapt(name: &str, source: &'static str) -> Kernel {
     kernel
 }
 
-pub(crate) fn route() -> Kernel {
-    let most = format!("{MOST_EXPERTS}u");
-    Kernel::new("route", &[shader!("reduce"), shader!("route")]).with("MOST_EXPERTS", &most)
+pub(crate) fn route(geometry: Geometry, experts: u32) -> Kernel {
+    // An invocation compares its experts with all others.
+    let size = match geometry.together && experts > WORKGROUP {
+        true => 256,
+        false => WORKGROUP,
+    };
+    let pieces = [shader!("reduce"), shader!("route")];
+    let kernel = Kernel::of_workgroup(size, &format!("route of {size}"), &pieces);
+    kernel.with("MOST_EXPERTS", &format!("{MOST_EXPERTS}u"))
 }
 
 /// An op of AltUp, over every element of a stream.
@@ -518,7 +575,8 @@ pub(crate) fn every() -> Vec<Kernel> {
     for dim in [64, 1024] {
         all.extend([norm(false, dim), norm(true, dim), norm_before(dim)]);
     }
-    all.extend([argmax(), rope(), route()]);
+    all.extend([argmax(), rope()]);
+    all.extend([32, 256].map(|experts| route(Geometry::HARDWARE, experts)));
     all.extend([true, false].map(|aligned| act_mul(64, aligned).0));
     for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
         all.push(argmax_part(geometry));
@@ -532,8 +590,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.push(cooperative::experts_group(cooperative::Tile::LARGE));
     all.push(adapt("adapt_lookup", ADAPT_LOOKUP));
     all.push(adapt("adapt_up", ADAPT_UP));
-    all.extend(["false", "true"].map(|by| recurrent("mamba2", MAMBA2).with("BY_CHANNEL", by)));
-    all.push(recurrent("short_conv", SHORT_CONV));
+    all.extend([2, 4].map(short_conv));
     for format in Format::ALL {
         all.extend([embed(format), heads_matmul(format)]);
         for packed in [false, true] {
@@ -546,6 +603,22 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.push(matmul_tile(Geometry::SOFTWARE, format, false, true));
         all.extend(cooperative::every(format).0);
     }
+    for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
+        for (key_dim, by_channel) in [
+            (16, true),
+            (30, false),
+            (128, false),
+            (128, true),
+            (256, false),
+        ] {
+            let head = StateHead {
+                geometry,
+                key_dim,
+                by_channel,
+            };
+            all.extend([gated_delta(head).0, mamba2(head).0]);
+        }
+    }
     for format in [Format::F16, Format::Q8_0] {
         all.push(kv_append(format));
         all.push(rope_append(format));
@@ -555,7 +628,6 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
         all.extend(attention_together(size, 16 << 10).map(|rows| attention_rows(size, rows)));
         all.extend([false, true].map(|places| encode_attention(size, places)));
-        all.extend([false, true].map(|by_channel| gated_delta(size, by_channel)));
     }
     all
 }
@@ -582,6 +654,12 @@ pub(crate) fn with_subgroups() -> Vec<Kernel> {
             ..Geometry::HARDWARE
         };
         all.extend(products::with_subgroups(geometry));
+        let head = StateHead {
+            geometry,
+            key_dim: 128,
+            by_channel: true,
+        };
+        all.extend([gated_delta(head).0, mamba2(head).0]);
         let sizes = [32, 64, 80, 128, 256, 512];
         let both = sizes.map(|size| [false, true].map(|joined| (size, joined)));
         let both = both.into_iter().flatten();
@@ -617,12 +695,10 @@ pub(crate) mod source {
     pub(crate) const BIAS: &str = shader!("bias");
     pub(crate) const ENCODE_CONV: &str = shader!("encode_conv");
     pub(crate) const GATE: &str = shader!("gate");
-    pub(crate) const MAMBA2: &str = shader!("mamba2");
     pub(crate) const MULTIPLY: &str = shader!("multiply");
     pub(crate) const POSITION_SCALE: &str = shader!("position_scale");
     pub(crate) const SCALE: &str = shader!("scale");
     pub(crate) const SELECT_ROWS: &str = shader!("select_rows");
-    pub(crate) const SHORT_CONV: &str = shader!("short_conv");
     pub(crate) const SPREAD: &str = shader!("spread");
 }
 

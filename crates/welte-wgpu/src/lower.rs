@@ -7,7 +7,7 @@ use crate::gpu::{COMMAND_BYTES, Gpu, binding};
 use crate::kernels::cooperative::{Cooperative, Factors, Tile, round_rows, rounded_words};
 use crate::kernels::geometry::Vectors;
 use crate::kernels::products::{self, Product};
-use crate::kernels::{self, Kernel, WORKGROUP, source};
+use crate::kernels::{self, Kernel, StateHead, WORKGROUP, source};
 use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;
 use crate::needs::{attention_cache, routes, sampled_words, scratch_words};
@@ -774,8 +774,10 @@ impl Lowering<'_> {
         let each = |name: &str, source: &'static str, width: u32| {
             (Kernel::each(name, source), across(width))
         };
-        let stateful = |name: &str, source: &'static str, width: u32| {
-            (kernels::recurrent(name, source), across(width))
+        let state_head = |key_dim: u32, by_channel: u32| StateHead {
+            geometry: self.gpu().geometry,
+            key_dim,
+            by_channel: by_channel == 1,
         };
         let (kv_format, _) = attention_cache(cache);
         let name = command.op.name();
@@ -860,21 +862,24 @@ impl Lowering<'_> {
             Op::Spread => each(name, source::SPREAD, params::Spread::of(words).n),
             Op::Gate => each(name, source::GATE, params::Gate::of(words).n),
             Op::Pool => (kernels::pool(), [1, 1]),
-            Op::ShortConv => stateful(name, source::SHORT_CONV, params::ShortConv::of(words).n),
+            Op::ShortConv => {
+                let p = params::ShortConv::of(words);
+                (kernels::short_conv(p.taps), across(p.n))
+            }
             Op::Mamba2 => {
                 let p = params::Mamba2::of(words);
-                let (kernel, size) = stateful(name, source::MAMBA2, p.heads * p.value_dim);
-                let by_channel = (p.by_channel == 1).to_string();
-                (kernel.with("BY_CHANNEL", &by_channel), size)
+                let (kernel, columns) = kernels::mamba2(state_head(p.key_dim, p.by_channel));
+                (kernel, [p.heads, p.value_dim.div_ceil(columns)])
             }
             Op::GatedDelta => {
                 let p = params::GatedDelta::of(words);
-                (
-                    kernels::gated_delta(p.key_dim, p.by_channel == 1),
-                    [p.heads, 1],
-                )
+                let (kernel, columns) = kernels::gated_delta(state_head(p.key_dim, p.by_channel));
+                (kernel, [p.heads, p.value_dim.div_ceil(columns)])
             }
-            Op::Route => (kernels::route(), [1, 1]),
+            Op::Route => {
+                let experts = params::Route::of(words).experts;
+                (kernels::route(self.gpu().geometry, experts), [1, 1])
+            }
             Op::RopeAppend => {
                 let p = params::RopeAppend::of(words);
                 (

@@ -44,5 +44,5 @@ mod on_hardware {
         })
     });
 
-    welte_conformance::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only outputs contexts_in_brief batches);
+    welte_conformance::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only outputs contexts_in_brief batches recurrent);
 }
