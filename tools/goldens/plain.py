@@ -127,7 +127,7 @@ def youtu(c):
     return t.YoutuForCausalLM(t.YoutuConfig(**without(c, "head_dim") | LATENT, q_lora_rank=32, rope_parameters=ROPE, tie_word_embeddings=False))
 
 
-# The context of the tests is within what the indexer chooses.
+# The context of the tests is within what the indexer chooses (`sparse.py`: beyond).
 INDEXED = {"index_topk": 64, "index_head_dim": 32, "index_n_heads": 2}
 
 
@@ -302,7 +302,7 @@ def metadata(made, name, model):
         w.add_expert_count(e)
         w.add_expert_used_count(getattr(c, "moe_k", None) or c.num_experts_per_tok)
         w.add_expert_feed_forward_length(c.moe_intermediate_size)
-        w.add_leading_dense_block_count(0 if name == "mistral4" else 1)
+        w.add_leading_dense_block_count(getattr(c, "first_k_dense_replace", 1))
     if name == "ernie4_5_moe":
         w.add_interleave_moe_layer_step(1)
         w.add_expert_shared_feed_forward_length(c.moe_intermediate_size * c.moe_num_shared_experts)

@@ -26,6 +26,7 @@ mod ops;
 pub mod program;
 mod requests;
 mod sampling;
+mod sparse;
 mod steps;
 
 pub use adapters::adapters;
@@ -45,6 +46,7 @@ pub use ops::{
 };
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, random_settings, sampled_chains, sampling};
+pub use sparse::sparse_attention;
 pub use steps::{batches, outputs, parts, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.
@@ -59,7 +61,7 @@ macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats affine_formats integer_formats heads experts contexts unfused made_up
-            batches outputs parts pooled encoders pictures places cross_attention features deep_features axes reach adapters
+            batches outputs parts pooled encoders pictures places cross_attention sparse_attention features deep_features axes reach adapters
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads

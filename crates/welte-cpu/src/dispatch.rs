@@ -7,6 +7,7 @@ use crate::ops::attention::Attention;
 use crate::ops::basic::{
     self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale, Spread,
 };
+use crate::ops::choose_positions::ChoosePositions;
 use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::encode_conv::EncodeConv;
 use crate::ops::exchange::Exchange;
@@ -60,6 +61,9 @@ pub(crate) enum Phase {
     Attention(Attention),
     /// Merges the partial results of the attention phase before it, if that was split.
     Merge(Attention),
+    /// Scores of a single row, for the phase after it.
+    ScorePositions(ChoosePositions),
+    ChoosePositions(ChoosePositions),
     EncodeAttention(EncodeAttention),
     EncodeConv(EncodeConv),
     AddPosition(AddPosition),
@@ -143,6 +147,8 @@ impl Phase {
                 Some(_) => p.kv_heads.min(MERGE_CHUNKS),
                 None => 0,
             },
+            Phase::ScorePositions(p) => p.shared_blocks(state, rows),
+            Phase::ChoosePositions(_) => rows,
             Phase::EncodeAttention(p) => p.items(rows),
             Phase::ShortConv(p) => p.chunks(),
             Phase::HeadsMatmul(p) => p.chunks(rows),
@@ -180,6 +186,8 @@ impl Phase {
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
+                Phase::ScorePositions(p) => p.score_block(state, chunk),
+                Phase::ChoosePositions(p) => p.run(state, rows, chunk, scratch),
                 Phase::EncodeAttention(p) => p.item(state, rows, chunk, scratch),
                 Phase::EncodeConv(p) => some.for_each(|row| p.run(state, rows, row)),
                 Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),

@@ -227,7 +227,15 @@ impl Sizes {
                     let scratch = encode_attention::scratch_floats(dim, places) * 4;
                     sizes.per_thread = sizes.per_thread.max(scratch);
                 }
-                if matches!(command.op, Op::Attention | Op::CrossAttention) {
+                if command.op == Op::ChoosePositions {
+                    // Scores of all positions: of one row for all threads, and of a row for each.
+                    sizes.partials = sizes.partials.max(context * 4);
+                    sizes.per_thread = sizes.per_thread.max(context * 4);
+                }
+                if matches!(
+                    command.op,
+                    Op::Attention | Op::CrossAttention | Op::SparseAttention
+                ) {
                     let (p, _) = attention::params_of(command);
                     let (heads, dim) = (p.heads as usize, p.head_dim as usize);
                     let group = heads / (p.kv_heads as usize).max(1);

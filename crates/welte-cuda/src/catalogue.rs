@@ -7,7 +7,8 @@ use crate::launch::{Listed, Unit};
 use crate::mirror::Layout;
 use crate::ops::{
     adapters, altup, attention, basic, batched_matmul, conv, eighths, embed, encode, exchange,
-    experts, gated_delta, gemm, heads, hidden, logprobs, mamba2, matmul, rope, sample, tile,
+    experts, gated_delta, gemm, heads, hidden, logprobs, mamba2, matmul, rope, sample, sparse,
+    tile,
 };
 use crate::sources::{source, title};
 use crate::{Error, floor, layout, persistent};
@@ -97,7 +98,7 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
 }
 
 /// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
-const MIRRORS: [&[Layout]; 21] = [
+const MIRRORS: [&[Layout]; 22] = [
     adapters::MIRRORS,
     altup::MIRRORS,
     attention::MIRRORS,
@@ -119,6 +120,7 @@ const MIRRORS: [&[Layout]; 21] = [
     matmul::MIRRORS,
     rope::MIRRORS,
     sample::MIRRORS,
+    sparse::MIRRORS,
 ];
 
 /// A file with a check of each struct in it that Rust has too.
@@ -217,6 +219,7 @@ fn catalogue() -> Vec<Listed> {
         batched_matmul::catalogue(),
         rope::catalogue(),
         attention::catalogue(),
+        sparse::catalogue(),
         sample::catalogue(),
         logprobs::catalogue(),
         exchange::catalogue(),

@@ -103,8 +103,12 @@ impl Buffers {
                 .map(|e| add("expert_gate_up", 2 * e.used * e.ffn)),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
             latent: spec.latent.map(|l| LatentBuffers {
-                heads: add("heads", spec.heads * l.query().max(l.value)),
+                heads: add("heads", l.heads_width(spec)),
                 queries: add("queries", spec.heads * l.width()),
+                chosen: match &spec.indexer {
+                    Some(indexer) => add("chosen", indexer.used),
+                    None => BufferRef::NONE,
+                },
             }),
             values: spec.value_dim.map(|value| {
                 let kv = widest(&|s| s.kv_heads);

@@ -20,6 +20,7 @@ pub fn compile(
 ) -> Result<Program, Error> {
     let arch = Architecture::by_name(&spec.architecture)
         .ok_or_else(|| unsupported(checkpoint, &spec.architecture))?;
+    let spec = &spec.within(options.context);
     check(spec, options)?;
     let names = arch.names(checkpoint.dialect());
     if spec.encoder.is_some() {
@@ -197,20 +198,12 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     for token in options.score_tokens.into_iter().flatten() {
         bounded("score_tokens", token, 0, spec.vocab - 1)?;
     }
-    if let Some(most) = spec.indexed.filter(|most| options.context > *most) {
-        return Err(Error::Option {
-            option: "context",
-            problem: format!(
-                "is {}; the indexer of this model chooses {most} positions, and longer contexts are not supported",
-                options.context
-            ),
-        });
-    }
     let problem = match options.kv_format {
         Format::F16 => None,
         Format::Q8_0 => {
-            let mut sizes = (0..spec.layers as usize).map(|i| spec.shape(i).head_dim);
-            let odd = sizes.find(|size| !size.is_multiple_of(32));
+            let sizes = (0..spec.layers as usize).map(|i| spec.shape(i).head_dim);
+            let keys = spec.indexer.iter().map(|indexer| indexer.head_dim / 2);
+            let odd = sizes.chain(keys).find(|size| !size.is_multiple_of(32));
             odd.map(|size| format!("Q8_0 needs a head size divisible by 32; it is {size}"))
         }
         other => Some(format!("is {}; must be F16 or Q8_0", other.name())),
@@ -225,7 +218,7 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
 }
 
 /// One cache for all attention layers with the same head count, head size and window, one for the inputs of all
-/// convolutions, one for all states, and each layer's place in its caches. A layer without keys and values of its own has the
+/// convolutions, one for all states, one for the keys of an indexer, and each layer's place in its caches. A layer without keys and values of its own has the
 /// place of the layer that it shares. The layers of a draft follow the others.
 fn caches(
     spec: &ModelSpec,
@@ -310,7 +303,37 @@ fn caches(
             layer,
             inputs: BufferRef::NONE,
             state: BufferRef::NONE,
+            index: None,
         }));
+    }
+    if let Some(indexer) = &spec.indexer {
+        let choosing: Vec<usize> = (0..spec.layers as usize)
+            .filter(|layer| indexer.chooses.get(*layer) == Some(&true))
+            .collect();
+        let mut cache = CacheSpec {
+            name: "kv index".to_string(),
+            buffer: 0,
+            pages,
+            // Each half of a key is a head: the one that caches keep for keys, and the one for values.
+            kind: CacheKind::Attention {
+                format: options.kv_format,
+                layers: choosing.len() as u32,
+                kv_heads: 1,
+                head_dim: indexer.head_dim / 2,
+                window: 0,
+            },
+        };
+        let bytes = cache
+            .bytes(options.page)
+            .ok_or_else(|| too_large("context", "the cache is too large".into()))?;
+        let place = buffers.add(&cache.name, Class::Cache, bytes);
+        cache.buffer = place.buffer;
+        caches.push(cache);
+        for (number, layer) in (0..).zip(choosing) {
+            if let Some(own) = &mut layer_caches[layer] {
+                own.index = Some((place, number));
+            }
+        }
     }
     let delta = spec
         .delta
@@ -355,6 +378,7 @@ fn caches(
                 layer: number,
                 inputs,
                 state,
+                index: None,
             });
         }
     }
@@ -364,6 +388,7 @@ fn caches(
         layer: 0,
         inputs: BufferRef::NONE,
         state: BufferRef::NONE,
+        index: None,
     };
     let each = layer_caches.into_iter().map(|place| place.unwrap_or(none));
     Ok((caches, each.collect()))

@@ -40,7 +40,11 @@ fn describe(from: &dyn Checkpoint) -> Result<Described, Error> {
     let keys = Keys::new(from, &said);
     let spec = read_keys(&keys, arch, &said)?;
     // Some architectures have another name with experts, and some the configuration's.
-    let same = |name: &&&str| **name == said;
+    let said_there = match said.as_str() {
+        "glm_moe_dsa" => "glm-dsa",
+        other => other,
+    };
+    let same = |name: &&&str| **name == said_there;
     let mixed = |name: &&&str| name.ends_with("moe") == spec.experts.is_some();
     let all = || arch.gguf.iter();
     let named = all().find(same).or(all().find(mixed)).or(arch.gguf.first());

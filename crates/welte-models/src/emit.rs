@@ -113,6 +113,8 @@ pub(crate) struct LayerCache {
     /// The cache of a convolution's inputs, and that of a state.
     pub(crate) inputs: BufferRef,
     pub(crate) state: BufferRef,
+    /// The cache of an indexer's keys, and the layer's number in it, if the layer chooses positions.
+    pub(crate) index: Option<(BufferRef, u32)>,
 }
 
 /// The buffers that all passes share.

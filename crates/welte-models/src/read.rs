@@ -143,7 +143,7 @@ pub(crate) fn read_keys(
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
         latent: None,
-        indexed: None,
+        indexer: None,
         qk_norm_late: false,
         position_scale: None,
         pre_norm: true,

@@ -294,6 +294,29 @@ impl Latent {
     }
 }
 
+/// Chooses the positions that a row sees, by keys of its own (DeepSeek Sparse Attention). It is not computed where the context
+/// is no longer than what it chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Indexer {
+    /// Positions that a row sees at most.
+    pub used: u32,
+    /// Heads, which share one key.
+    pub heads: u32,
+    /// Elements of a query and of a key. The first ones are rotated, as many as those of the attention.
+    pub head_dim: u32,
+    /// Pairs of rotated elements are neighbours.
+    pub interleaved: bool,
+    /// The layers that choose. The others see what the last of these chose.
+    pub chooses: Vec<bool>,
+}
+
+impl Indexer {
+    /// Values that it makes of a layer's input: a key, and a weight of each head.
+    pub(crate) fn inputs(&self) -> u32 {
+        self.head_dim + self.heads
+    }
+}
+
 /// Several streams of hidden states, of which layers compute the first (AltUp), and a path of low rank around attention (Laurel).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AltUp {
@@ -626,8 +649,8 @@ pub struct ModelSpec {
     pub qk_norm: QkNorm,
     /// Attention over latents, if any. [`ModelSpec::kv_heads`] is then 1.
     pub latent: Option<Latent>,
-    /// An indexer chooses so many positions that a row sees. It is not computed, so longer contexts are refused.
-    pub indexed: Option<u32>,
+    /// What chooses the positions that a row sees, if any.
+    pub indexer: Option<Indexer>,
     /// Queries and keys are normed after rope. Layers without rope do not norm them.
     pub qk_norm_late: bool,
     /// How queries grow with the position.

@@ -21,7 +21,7 @@ pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Ro
 pub(crate) use delta::{DeltaNames, DeltaWeights, LowRanks};
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
-pub(crate) use latent::LatentWeights;
+pub(crate) use latent::{IndexWeights, LatentWeights};
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
 pub(crate) use mamba::{MambaNames, MambaWeights, SelectiveWeights};
 pub(crate) use values::{SWAPPED, ValueWeights};

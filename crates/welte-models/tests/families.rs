@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DIRECTORY, GGUF, directory, gguf, mixed, read, refused, text};
-use welte_formats::checkpoint::Value;
+use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
     Act, CompileOptions, LayerKind, LayerRope, ModelSpec, NormKind, OutputGate, QkNorm, Scoring,
     SharedExpert, compile,
@@ -297,37 +297,110 @@ fn llama4_sees_parts_of_the_context() {
     assert_eq!(found.expert_layers, [false, false, true, false]);
 }
 
+/// Keys of latents, and those of an indexer.
+fn sparse(dialect: Dialect, more: &[(&'static str, Value)]) -> Vec<(&'static str, Value)> {
+    let number = Value::U64;
+    let keys = match dialect {
+        Dialect::Gguf => vec![
+            ("attention.key_length", number(144)),
+            ("attention.value_length", number(128)),
+            ("attention.key_length_mla", number(48)),
+            ("attention.value_length_mla", number(32)),
+            ("attention.kv_lora_rank", number(128)),
+            ("attention.q_lora_rank", number(64)),
+            ("rope.dimension_count", number(16)),
+            ("attention.indexer.top_k", number(64)),
+            ("attention.indexer.head_count", number(4)),
+            ("attention.indexer.key_length", number(32)),
+        ],
+        Dialect::HuggingFace => vec![
+            ("qk_nope_head_dim", number(32)),
+            ("qk_rope_head_dim", number(16)),
+            ("v_head_dim", number(32)),
+            ("kv_lora_rank", number(128)),
+            ("q_lora_rank", number(64)),
+            ("n_routed_experts", number(8)),
+        ],
+    };
+    [&keys, more].concat()
+}
+
 #[test]
-fn contexts_are_no_longer_than_what_an_indexer_chooses() {
-    let latents = [
-        ("attention.key_length", Value::U64(144)),
-        ("attention.value_length", Value::U64(128)),
-        ("attention.key_length_mla", Value::U64(48)),
-        ("attention.value_length_mla", Value::U64(32)),
-        ("attention.kv_lora_rank", Value::U64(128)),
-        ("rope.dimension_count", Value::U64(16)),
-        ("attention.indexer.top_k", Value::U64(64)),
-    ];
+fn an_indexer_has_weights_where_the_context_is_longer_than_what_it_chooses() {
     for architecture in ["deepseek32", "glm-dsa"] {
-        let model = mixed(architecture, GGUF, &latents);
+        let model = mixed(architecture, GGUF, &sparse(GGUF, &[]));
         let found = read(&model);
-        assert_eq!((found.indexed, found.usual_context()), (Some(64), 64));
-        let error = |context| {
-            let options = CompileOptions {
-                context,
-                ..CompileOptions::default()
-            };
-            compile(&found, &model, &options).unwrap_err().to_string()
-        };
-        let refused = error(65);
-        assert!(refused.contains("chooses 64 positions"), "{refused}");
-        let tensor = error(64);
-        assert!(tensor.contains("blk.0."), "{tensor}");
+        let indexer = found.indexer.clone().expect("an indexer");
+        assert_eq!((indexer.used, indexer.heads, indexer.head_dim), (64, 4, 32));
+        assert_eq!(indexer.interleaved, architecture == "glm-dsa");
+        assert_eq!(indexer.chooses, [true; 4]);
     }
-    assert_eq!(
-        read(&mixed("deepseek32", GGUF, &latents[..6])).indexed,
-        Some(2048)
+    let usual = read(&mixed("glm_moe_dsa", DIRECTORY, &sparse(DIRECTORY, &[]))).indexer;
+    let usual = usual.expect("an indexer");
+    assert_eq!((usual.used, usual.heads, usual.head_dim), (2048, 32, 128));
+    let odd = [("attention.indexer.key_length", Value::U64(14))];
+    refused(
+        &mixed("glm-dsa", GGUF, &sparse(GGUF, &odd)),
+        &["attention.indexer.key_length", "at least the 16"],
     );
+    let no_latent = [("attention.q_lora_rank", Value::U64(0))];
+    refused(
+        &mixed("glm-dsa", GGUF, &sparse(GGUF, &no_latent)),
+        &["attention.q_lora_rank", "the indexer needs it"],
+    );
+}
+
+#[test]
+fn layers_may_share_what_an_indexer_chooses() {
+    let chooses = |architecture, dialect, more: &[(&'static str, Value)]| {
+        let found = read(&mixed(architecture, dialect, &sparse(dialect, more)));
+        found.indexer.expect("an indexer").chooses
+    };
+    let texts = |list: &[&str]| {
+        let list = list.iter().map(|text| Value::String(text.to_string()));
+        Value::Array(list.collect())
+    };
+    let shared = [true, false, true, false];
+    let kinds = texts(&["full", "shared", "full", "shared"]);
+    let pattern = Value::String("FSFS".into());
+    for (key, value) in [
+        ("indexer_types", kinds.clone()),
+        ("index_topk_pattern", pattern),
+    ] {
+        assert_eq!(chooses("glm_moe_dsa", DIRECTORY, &[(key, value)]), shared);
+    }
+    let freq = [
+        ("index_topk_freq", Value::U64(2)),
+        ("index_skip_topk_offset", Value::U64(1)),
+    ];
+    assert_eq!(chooses("glm_moe_dsa", DIRECTORY, &freq), shared);
+    assert_eq!(
+        chooses("glm_moe_dsa", DIRECTORY, &freq[..1]),
+        [true, true, false, true]
+    );
+    let flags = Value::Array(shared.map(Value::Bool).to_vec());
+    let flags = ("attention.indexer.types", flags);
+    assert_eq!(chooses("glm-dsa", GGUF, &[flags]), shared);
+    // A file of GLM-5.2 without the list.
+    let long = ("context_length", Value::U64(1 << 20));
+    assert_eq!(chooses("glm-dsa", GGUF, &[long]), [true, true, true, false]);
+    // All layers of DeepSeek V3.2 choose.
+    let all = chooses("deepseek_v32", DIRECTORY, &[("indexer_types", kinds)]);
+    assert_eq!(all, [true; 4]);
+    for (kinds, why) in [
+        (texts(&["shared", "full", "full", "full"]), "must begin"),
+        (
+            texts(&["full", "half", "full", "full"]),
+            "neither full nor shared",
+        ),
+        (texts(&["full"; 3]), "has 3 entries for 4 layers"),
+    ] {
+        let model = sparse(DIRECTORY, &[("indexer_types", kinds)]);
+        refused(
+            &mixed("glm_moe_dsa", DIRECTORY, &model),
+            &["indexer_types", why],
+        );
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! the other devices and nothing else, so that a fault in a shared helper cannot hide.
 
 mod adapt;
+mod attention;
 mod context;
 mod device;
 mod math;

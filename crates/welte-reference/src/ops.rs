@@ -4,7 +4,6 @@ use crate::math::{
     act, act_mul, add, biased, cutoff, dot, gate_value, layer_norm, mean_square, multiply, norm,
     route, scaled, sigmoid, silu, softplus, squashed, unit,
 };
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use welte_device::{Error, Seat, SlotAdapter};
@@ -38,11 +37,6 @@ pub(crate) struct Execution<'a> {
     pub(crate) adapters: &'a [Option<SlotAdapter>],
 }
 
-/// Keys and values by slot, part and head, then by position. Each is decoded once in a command, which does not change them.
-#[derive(Default)]
-struct Cached(HashMap<(u32, usize, usize), Vec<Decoded>>);
-type Decoded = Option<Box<[f32]>>;
-
 impl<'a> Execution<'a> {
     /// Runs the command over its first `live` rows: input rows, or output rows after they were chosen. Sampling is left
     /// to the caller.
@@ -51,7 +45,8 @@ impl<'a> Execution<'a> {
             Op::SelectRows => self.select_rows(),
             Op::Pool => self.pool(),
             Op::Sample | Op::Exchange => {}
-            Op::Attention | Op::CrossAttention => self.attention(live),
+            Op::Attention | Op::CrossAttention | Op::SparseAttention => self.attention(live),
+            Op::ChoosePositions => self.choose_positions(live),
             _ => (0..live).for_each(|row| self.run_row(row)),
         }
     }
@@ -393,7 +388,9 @@ impl<'a> Execution<'a> {
             | Op::Sample
             | Op::Exchange
             | Op::Attention
-            | Op::CrossAttention => {}
+            | Op::CrossAttention
+            | Op::ChoosePositions
+            | Op::SparseAttention => {}
         }
     }
 
@@ -501,110 +498,6 @@ impl<'a> Execution<'a> {
                 quant::encode(format, values, &mut self.memory.buffers[buffer][at]);
             }
         }
-    }
-
-    fn attention(&mut self, live: usize) {
-        let [a, _, c, _] = self.command.buffers;
-        let p = match self.command.op {
-            Op::CrossAttention => {
-                let c = params::CrossAttention::of(&self.command.params);
-                params::Attention {
-                    layer: c.layer,
-                    heads: c.heads,
-                    kv_heads: c.kv_heads,
-                    head_dim: c.head_dim,
-                    scale: c.scale,
-                    window: 0,
-                    softcap: 0.0,
-                    q_stride: c.q_stride,
-                    y_stride: c.y_stride,
-                    causal: 0,
-                    chunked: 0,
-                }
-            }
-            _ => params::Attention::of(&self.command.params),
-        };
-        let mut cached = Cached::default();
-        for row in 0..live {
-            let q = self.read(a, p.q_stride, row, p.heads * p.head_dim);
-            let heads = q.chunks(p.head_dim as usize).enumerate();
-            let y: Vec<f32> = heads
-                .flat_map(|(head, q)| self.attend(&p, row, head, q, &mut cached))
-                .collect();
-            self.write(c, p.y_stride, row, &y);
-        }
-    }
-
-    /// The keys (`part` 0) or values (1) of one head at a position of the row's sequence.
-    fn fetch<'c>(
-        &self,
-        layer: u32,
-        part: usize,
-        head: usize,
-        row: usize,
-        position: usize,
-        cached: &'c mut Cached,
-    ) -> &'c [f32] {
-        let slot = self.rows[row].slot;
-        let known = cached.0.entry((slot, part, head)).or_default();
-        if known.len() <= position {
-            known.resize(position + 1, None);
-        }
-        known[position].get_or_insert_with(|| {
-            let (cache, format, head_dim) = self.attention_cache();
-            let at = self.head_at(layer, part, head, row, position);
-            let mut values = vec![0.0; head_dim].into_boxed_slice();
-            let bytes = &self.memory.buffers[cache.buffer as usize][at];
-            quant::decode(format, bytes, &mut values);
-            values
-        })
-    }
-
-    /// Softmax over all positions that the row sees, then the weighted sum of their values.
-    fn attend(
-        &self,
-        p: &params::Attention,
-        row: usize,
-        head: usize,
-        q: &[f32],
-        cached: &mut Cached,
-    ) -> Vec<f32> {
-        let kv_head = head / (p.heads / p.kv_heads) as usize;
-        let at = &self.rows[row];
-        let end = match self.command.op {
-            Op::CrossAttention => {
-                params::CrossAttention::of(&self.command.params).positions as usize
-            }
-            _ if p.causal > 0 => at.position as usize + 1,
-            _ => at.reach as usize + 1,
-        };
-        let first = match p.window {
-            0 => 0,
-            window if p.chunked > 0 => (at.position - at.position % window) as usize,
-            window => (self.rows[row].position as usize + 1).saturating_sub(window as usize),
-        };
-        let score = |position: usize| {
-            let k = self.fetch(p.layer, 0, kv_head, row, position, cached);
-            let score = dot(q, k) * p.scale;
-            if p.softcap == 0.0 {
-                score
-            } else {
-                p.softcap * (score / p.softcap).tanh()
-            }
-        };
-        let scores: Vec<f32> = (first..end).map(score).collect();
-        let sink = self.weight(0).map_or(f32::NEG_INFINITY, |s| s[head]);
-        let largest = scores.iter().copied().fold(sink, f32::max);
-        let weights: Vec<f32> = scores.iter().map(|s| (s - largest).exp()).collect();
-        let sum = weights.iter().sum::<f32>() + (sink - largest).exp();
-        let mut y = vec![0.0; q.len()];
-        for (position, weight) in (first..end).zip(weights) {
-            let v = self.fetch(p.layer, 1, kv_head, row, position, cached);
-            y.iter_mut()
-                .zip(v)
-                .for_each(|(y, v)| *y += weight / sum * v);
-        }
-        y
     }
 
     /// Softmax over the rows of the run that the row sees, then the weighted sum of their values.
@@ -910,7 +803,7 @@ impl<'a> Execution<'a> {
     }
 
     /// The command's attention cache with its format and the size of a head.
-    fn attention_cache(&self) -> (&'a CacheSpec, Format, usize) {
+    pub(crate) fn attention_cache(&self) -> (&'a CacheSpec, Format, usize) {
         let (_, cache) = self.cache();
         match cache.kind {
             CacheKind::Attention {
@@ -928,7 +821,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Where keys (`part` 0) or values (1) of a head lie in the cache's buffer.
-    fn head_at(
+    pub(crate) fn head_at(
         &self,
         layer: u32,
         part: usize,

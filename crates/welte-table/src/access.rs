@@ -127,6 +127,25 @@ pub fn accesses(c: &Command) -> Vec<Access> {
                 rows(width, q.y_stride),
             ]
         }
+        Op::ChoosePositions => {
+            let q = p::ChoosePositions::of(words);
+            vec![
+                rows(heads(q.heads, q.head_dim), q.q_stride),
+                Extent::Cache,
+                rows(w(q.heads), q.gates_stride),
+                rows(w(q.used), q.y_stride),
+            ]
+        }
+        Op::SparseAttention => {
+            let q = p::SparseAttention::of(words);
+            let width = heads(q.heads, q.head_dim);
+            vec![
+                rows(width, q.q_stride),
+                Extent::Cache,
+                rows(w(q.used), q.chosen_stride),
+                rows(width, q.y_stride),
+            ]
+        }
         Op::EncodeAttention => {
             let q = p::EncodeAttention::of(words);
             let y = heads(q.heads, q.head_dim);

@@ -200,6 +200,8 @@ fn flops(c: &Command) -> u64 {
         Op::KvAppend
         | Op::Attention
         | Op::CrossAttention
+        | Op::ChoosePositions
+        | Op::SparseAttention
         | Op::EncodeAttention
         | Op::Exchange
         | Op::SelectRows
@@ -247,6 +249,29 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
         (Op::CrossAttention, CacheKind::Attention { .. }) => {
             let q = p::CrossAttention::of(&c.params);
             let positions = u64::from(q.positions) * rows.len() as u64;
+            Cost {
+                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
+                flops: positions
+                    .saturating_mul(4 * u64::from(q.heads))
+                    .saturating_mul(q.head_dim.into()),
+            }
+        }
+        (Op::ChoosePositions, CacheKind::Attention { .. }) => {
+            let q = p::ChoosePositions::of(&c.params);
+            // Rows that see no more than are chosen read nothing.
+            let seen = rows.iter().map(|row| u64::from(row.reach) + 1);
+            let positions: u64 = seen.filter(|seen| *seen > q.used.into()).sum();
+            Cost {
+                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
+                flops: positions
+                    .saturating_mul(2 * u64::from(q.heads))
+                    .saturating_mul(q.head_dim.into()),
+            }
+        }
+        (Op::SparseAttention, CacheKind::Attention { .. }) => {
+            let q = p::SparseAttention::of(&c.params);
+            let seen = |row: &Row| (u64::from(row.reach) + 1).min(q.used.into());
+            let positions: u64 = rows.iter().map(seen).sum();
             Cost {
                 bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
                 flops: positions

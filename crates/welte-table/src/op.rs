@@ -140,6 +140,14 @@ ops! {
     /// Attention of each row over the first `positions` positions of its slot, whatever its own position: what an encoder made of
     /// speech, whose keys and values an `embed` pass stored. `layer` counts within the cache.
     CrossAttention "cross_attention": weights [] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, positions: u32, q_stride: u32, y_stride: u32 }
+    /// Chooses for each row the `used` best of the positions 0..=reach of its own sequence; all of them, if they are no more. A position's
+    /// score is the sum over the heads of `gates[h] * max(q[h] . key, 0)`, with one key for all heads; on a tie the lower position is better. `y` gets
+    /// the numbers (as bits) of the chosen positions in ascending order, then zeros up to `used`. The cache keeps the first half of a key as
+    /// a head's key and the second half as its value. `layer` counts within the cache.
+    ChoosePositions "choose_positions": weights [] reads ["q", "kv", "gates"] writes ["y"] { layer: u32, heads: u32, head_dim: u32, used: u32, q_stride: u32, gates_stride: u32, y_stride: u32 }
+    /// Attention of each row over the positions that `choose_positions` wrote to `chosen`: the first `used` numbers, or positions 0..=reach if they are
+    /// no more than `used`. `layer` counts within the cache.
+    SparseAttention "sparse_attention": weights [] reads ["q", "kv", "chosen"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, used: u32, q_stride: u32, chosen_stride: u32, y_stride: u32 }
     /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
     /// 0. A run is neighbouring rows of one slot, and of one first axis if `by_axis` is 1. No row sees the last `unseen` rows of a run
     /// that has more of them. `by_reach` 1: a row sees none that follow its reach. `qkv` rows hold q (heads), k (kv_heads), v
@@ -277,6 +285,25 @@ impl params::ExpertsActMul {
     }
 }
 
+impl params::SparseAttention {
+    /// Attention that sees all positions.
+    pub fn dense(&self) -> params::Attention {
+        params::Attention {
+            layer: self.layer,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: self.scale,
+            window: 0,
+            softcap: 0.0,
+            q_stride: self.q_stride,
+            y_stride: self.y_stride,
+            causal: 0,
+            chunked: 0,
+        }
+    }
+}
+
 impl params::GatedDelta {
     /// Decays of a head at each position.
     pub fn decays(&self) -> u32 {
@@ -346,6 +373,8 @@ impl Op {
                 | Op::Matmul
                 | Op::Attention
                 | Op::CrossAttention
+                | Op::ChoosePositions
+                | Op::SparseAttention
                 | Op::EncodeAttention
                 | Op::EncodeConv
                 | Op::ActMul
@@ -372,6 +401,8 @@ impl Op {
                 | Op::KvAppend
                 | Op::Attention
                 | Op::CrossAttention
+                | Op::ChoosePositions
+                | Op::SparseAttention
                 | Op::EncodeAttention
                 | Op::EncodeConv
                 | Op::AddPosition

@@ -686,6 +686,22 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 )
             })
         }
+        Op::ChoosePositions => {
+            let q = p::ChoosePositions::of(words);
+            ensure(q.heads > 0 && q.head_dim.is_multiple_of(2), || {
+                format!("{} heads of {}", q.heads, q.head_dim)
+            })?;
+            ensure(q.used > 0, || "no positions".into())?;
+            let window = attention_cache(program, c, q.layer, q.heads, 1, q.head_dim / 2)?;
+            ensure(window == 0, || format!("a cache with a window of {window}"))
+        }
+        Op::SparseAttention => {
+            let q = p::SparseAttention::of(words);
+            finite(&[q.scale])?;
+            ensure(q.used > 0, || "no positions".into())?;
+            let window = attention_cache(program, c, q.layer, q.heads, q.kv_heads, q.head_dim)?;
+            ensure(window == 0, || format!("a cache with a window of {window}"))
+        }
         Op::EncodeAttention => {
             let q = p::EncodeAttention::of(words);
             ensure(q.kv_heads > 0 && q.heads.is_multiple_of(q.kv_heads), || {

@@ -16,6 +16,8 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::HeadsMatmul => p::HeadsMatmul::of(w).words(),
         Op::PositionScale => p::PositionScale::of(w).words(),
         Op::CrossAttention => p::CrossAttention::of(w).words(),
+        Op::ChoosePositions => p::ChoosePositions::of(w).words(),
+        Op::SparseAttention => p::SparseAttention::of(w).words(),
         Op::EncodeAttention => p::EncodeAttention::of(w).words(),
         Op::EncodeConv => p::EncodeConv::of(w).words(),
         Op::AddPosition => p::AddPosition::of(w).words(),

@@ -409,6 +409,14 @@ fn parameters_at_their_limits() {
         ("33 positions, the context is 32", |p| {
             set(p, Op::CrossAttention, "positions", 33)
         }),
+        ("2 heads of 7", |p| {
+            set(p, Op::ChoosePositions, "head_dim", 7)
+        }),
+        ("1 heads of 2, the cache has 1 of 4", |p| {
+            set(p, Op::ChoosePositions, "head_dim", 4)
+        }),
+        ("no positions", |p| set(p, Op::ChoosePositions, "used", 0)),
+        ("no positions", |p| set(p, Op::SparseAttention, "used", 0)),
         ("9 tokens, the vocabulary has 10", |p| {
             set(p, Op::Embed, "n", 9);
             p.weights[0].n = 9;
@@ -430,6 +438,7 @@ fn parameters_at_their_limits() {
         (Op::LayerNorm, "eps"),
         (Op::PositionScale, "beta"),
         (Op::CrossAttention, "scale"),
+        (Op::SparseAttention, "scale"),
         (Op::EncodeAttention, "scale"),
         (Op::EncodeAttention, "softcap"),
         (Op::Act, "a"),
@@ -456,13 +465,10 @@ fn parameters_at_their_limits() {
 }
 
 fn window(p: &mut Program, size: u32) {
-    // Cross attention needs a cache without a window.
+    // Some ops need a cache without a window.
+    let needs = [Op::CrossAttention, Op::ChoosePositions, Op::SparseAttention];
     for pass in &mut p.passes {
-        let at = pass
-            .commands
-            .iter()
-            .position(|c| c.op == Op::CrossAttention);
-        if let Some(at) = at {
+        while let Some(at) = pass.commands.iter().position(|c| needs.contains(&c.op)) {
             pass.commands.remove(at);
             pass.labels.remove(at);
         }

@@ -224,25 +224,42 @@ pub(crate) fn rope_append(format: Format) -> Kernel {
 }
 
 pub(crate) fn attention(format: Format, head_dim: u32) -> Kernel {
-    attention_over("attention", shader!("attention_cached"), format, head_dim)
+    let pieces = [shader!("attention_places"), shader!("attention_cached")];
+    attention_over("attention", pieces, format, head_dim)
 }
 
 /// Attention over the same positions for every row.
 pub(crate) fn cross_attention(format: Format, head_dim: u32) -> Kernel {
-    attention_over(
-        "cross_attention",
-        shader!("attention_cross"),
-        format,
-        head_dim,
-    )
+    let pieces = [shader!("attention_places"), shader!("attention_cross")];
+    attention_over("cross_attention", pieces, format, head_dim)
 }
 
-fn attention_over(name: &str, main: &'static str, format: Format, head_dim: u32) -> Kernel {
+/// Attention over the positions that were chosen for each row.
+pub(crate) fn sparse_attention(format: Format, head_dim: u32) -> Kernel {
+    let pieces = [shader!("attention_chosen"), shader!("attention_sparse")];
+    attention_over("sparse_attention", pieces, format, head_dim)
+}
+
+/// Scores for the choice of positions, with queries of `head_dim` elements.
+pub(crate) fn choose_scores(format: Format, head_dim: u32) -> Kernel {
+    let pieces = [shader!("cache_read"), shader!("choose_scores")];
+    let kernel = Kernel::new("choose_scores", &pieces).caching(format);
+    kernel.with("HEAD_DIM", &format!("{head_dim}u"))
+}
+
+/// The choice of positions.
+pub(crate) fn choose_positions() -> Kernel {
+    Kernel::of_workgroup(256, "choose_positions", &[shader!("choose_positions")])
+}
+
+/// `pieces`: which positions rows see, and the main function.
+fn attention_over(name: &str, pieces: [&'static str; 2], format: Format, head_dim: u32) -> Kernel {
+    let [places, main] = pieces;
     let pieces = [
         shader!("reduce"),
         shader!("cache_read"),
         shader!("attention"),
-        shader!("attention_places"),
+        places,
         main,
     ];
     let kernel = Kernel::new(name, &pieces).caching(format);
@@ -582,7 +599,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.push(argmax_part(geometry));
         all.extend([sample_adjust, sample_gather, sample_choose].map(|kernel| kernel(geometry)));
     }
-    all.extend([pool(), read(), attention_merge()]);
+    all.extend([pool(), read(), attention_merge(), choose_positions()]);
     all.push(altup("altup_predict", ALTUP_PREDICT));
     all.push(altup("altup_correct", ALTUP_CORRECT));
     all.extend([cutoff(), match_squares(), adapt_down()]);
@@ -624,7 +641,10 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.push(rope_append(format));
     }
     for size in [32, 64, 80, 128, 256] {
-        all.extend([Format::F16, Format::Q8_0].map(|format| attention(format, size)));
+        for format in [Format::F16, Format::Q8_0] {
+            all.extend([attention(format, size), sparse_attention(format, size)]);
+            all.push(choose_scores(format, size));
+        }
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
         all.extend(attention_together(size, 16 << 10).map(|rows| attention_rows(size, rows)));
         all.extend([false, true].map(|places| encode_attention(size, places)));

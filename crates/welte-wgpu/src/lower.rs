@@ -429,6 +429,7 @@ impl Lowering<'_> {
                 self.products(task, product, |place| place, &mut runs);
             }
             Op::Attention => self.attention(task, &mut runs),
+            Op::ChoosePositions => runs.extend(self.choose_positions(task)),
             Op::ExpertsActMul | Op::ExpertsAdd => match self.grouped(task) {
                 Some(grouped) => runs.extend(grouped),
                 None => self.experts(task, pieces, &mut runs),
@@ -831,6 +832,11 @@ impl Lowering<'_> {
                     [p.heads, 1],
                 )
             }
+            Op::SparseAttention => {
+                let p = params::SparseAttention::of(words);
+                let kernel = kernels::sparse_attention(kv_format, p.head_dim);
+                (kernel, [p.heads, 1])
+            }
             Op::EncodeConv => each(name, source::ENCODE_CONV, params::EncodeConv::of(words).n),
             Op::AddPosition => each(name, source::ADD_POSITION, params::AddPosition::of(words).k),
             Op::AddFeature => {
@@ -892,6 +898,7 @@ impl Lowering<'_> {
             | Op::NormMatmul
             | Op::NormMatmulActMul
             | Op::Attention
+            | Op::ChoosePositions
             | Op::ExpertsActMul
             | Op::ExpertsAdd
             | Op::Sample

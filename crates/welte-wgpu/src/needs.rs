@@ -96,6 +96,7 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
         Op::NormMatmul | Op::Matmul | Op::MatmulAdd => pieces + 1,
         Op::NormMatmulActMul => pieces + 2,
         Op::Attention => 3,
+        Op::ChoosePositions => 2,
         Op::Sample => 5,
         Op::ExpertsActMul | Op::ExpertsAdd => (pieces + 1).max(4),
         _ => pieces,
@@ -178,6 +179,7 @@ pub(crate) fn scratch(
             let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);
             floats(partial * u64::from(splits(program, LEAST_SPLIT).0))
         }
+        Op::ChoosePositions => floats(program.context.into()),
         _ => 0,
     }
 }

@@ -69,6 +69,7 @@ fn paths(wanted: impl Fn(&str) -> bool) -> Vec<String> {
         "gemma3n.json",
         "hybrid.json",
         "plain.json",
+        "sparse.json",
     ] {
         let text = std::fs::read_to_string(folder.join(index)).expect("the index");
         let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
@@ -452,6 +453,7 @@ fn families_on_the_cpu() {
     let others = [
         "qwen3moe/",
         "deepseek_v2/",
+        "sparse/",
         "qwen35/",
         "gemma2/",
         "gpt-oss/",

@@ -4,6 +4,7 @@ use super::{Lowered, Lowering, scratch_too_small};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
+use crate::ops::choose_positions::{self, ChoosePositions};
 use crate::ops::encode_attention::{self, EncodeAttention};
 use crate::ops::encode_conv::EncodeConv;
 use crate::ops::gated_delta::{self, GatedDelta};
@@ -15,7 +16,7 @@ use crate::ops::{FloatRows, attention_plain, attention_prompt};
 use crate::scratch::{experts_of, matrix_of, rope_of};
 use crate::unsupported;
 use welte_device::Error;
-use welte_table::{Sections, params};
+use welte_table::{Op, Sections, params};
 
 impl Lowering<'_> {
     pub(super) fn rope(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
@@ -79,6 +80,15 @@ impl Lowering<'_> {
 
     pub(super) fn attention(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
         let (p, positions) = attention::params_of(l.command);
+        let (used, chosen) = match l.command.op {
+            Op::SparseAttention => {
+                let p = params::SparseAttention::of(&l.command.params);
+                let (used, at) = (p.used as usize, l.command.buffers[2]);
+                let chosen = self.float_rows(at, p.chosen_stride, used, l.rows)?;
+                (used, chosen)
+            }
+            _ => (0, FloatRows::NONE),
+        };
         let (heads, kv_heads, head_dim) =
             (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
         let cache = self.kv_cache(l.command, p.layer, p.kv_heads, p.head_dim)?;
@@ -98,7 +108,10 @@ impl Lowering<'_> {
         }
         let (isa, group) = (self.inner.isa, heads / kv_heads);
         let prompt = attention_prompt::prompt_for(cache.format, isa, group, self.rounds());
-        let [q, _, y, _] = l.command.buffers;
+        let (q, y) = (
+            l.command.buffers[0],
+            l.command.buffers[l.command.op.reads().len()],
+        );
         let attention = Attention {
             q: self.float_rows(q, p.q_stride, heads * head_dim, l.rows)?,
             y: self.float_rows(y, p.y_stride, heads * head_dim, l.rows)?,
@@ -111,13 +124,16 @@ impl Lowering<'_> {
             window: p.window as usize,
             chunked: p.chunked != 0,
             positions,
+            used,
+            chosen,
             causal: p.causal != 0,
             softcap: p.softcap,
             sinks: self.floats(l.command.weights[0], heads)?,
             partials: self.scratch_rows(&self.scratch.partials, 0, floats, heads * splits)?,
             run: attention_plain::run_for(cache.format, head_dim, isa),
             threads: self.inner.team.threads(),
-            prompt: prompt.filter(|_| l.prompt),
+            // Those functions see neighbouring positions.
+            prompt: prompt.filter(|_| l.prompt && used == 0),
         };
         l.phases.push(Phase::Attention(attention));
         l.phases.push(Phase::Merge(attention));
@@ -156,6 +172,35 @@ impl Lowering<'_> {
             absent: self.floats(l.command.weights[0], plain)?,
             kernel: encode_attention::kernel_for(self.inner.isa),
         }));
+        Ok(())
+    }
+
+    pub(super) fn choose_positions(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::ChoosePositions::of(&l.command.params);
+        let (heads, dim, used) = (p.heads as usize, p.head_dim as usize, p.used as usize);
+        let context = self.program().context as usize;
+        if heads == 0 || used == 0 || dim % 2 > 0 || dim > 2 * attention::MAX_HEAD_DIM {
+            return Err(unsupported("a choice of positions of this shape"));
+        }
+        if context * 4 > self.scratch.per_thread {
+            return Err(scratch_too_small());
+        }
+        let cache = self.kv_cache(l.command, p.layer, 1, p.head_dim / 2)?;
+        let [q, _, gates, y] = l.command.buffers;
+        let choose = ChoosePositions {
+            q: self.float_rows(q, p.q_stride, heads * dim, l.rows)?,
+            gates: self.float_rows(gates, p.gates_stride, heads, l.rows)?,
+            y: self.float_rows(y, p.y_stride, used, l.rows)?,
+            layer: p.layer as usize,
+            cache,
+            heads,
+            head_dim: dim,
+            used,
+            scores: self.scratch_rows(&self.scratch.partials, 0, context, 1)?,
+            score: choose_positions::score_for(cache.format, dim, self.inner.isa),
+        };
+        l.phases.push(Phase::ScorePositions(choose));
+        l.phases.push(Phase::ChoosePositions(choose));
         Ok(())
     }
 

@@ -26,6 +26,9 @@ pub(crate) struct Attention {
     pub(crate) chunked: bool,
     /// Positions that every row sees, whatever its own; 0: those up to its reach.
     pub(crate) positions: usize,
+    /// Rows that see more than `used` positions see those that were chosen for them; 0: they see all.
+    pub(crate) used: usize,
+    pub(crate) chosen: FloatRows,
     /// Rows see nothing after themselves, whatever their reach.
     pub(crate) causal: bool,
     pub(crate) softcap: f32,
@@ -56,7 +59,7 @@ pub(crate) struct Prompt {
 /// Attention of consecutive rows of one sequence for one kv head.
 pub(super) type PromptRun = unsafe fn(&Attention, &State, Range<usize>, usize, *mut f32);
 
-/// Positions of a split.
+/// Positions of a split. Of chosen positions: their places in the list.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(super) from: usize,
@@ -85,6 +88,9 @@ pub(crate) fn params_of(command: &Command) -> (params::Attention, usize) {
     if command.op == Op::Attention {
         return (params::Attention::of(&command.params), 0);
     }
+    if command.op == Op::SparseAttention {
+        return (params::SparseAttention::of(&command.params).dense(), 0);
+    }
     let p = params::CrossAttention::of(&command.params);
     let like = params::Attention {
         layer: p.layer,
@@ -112,13 +118,24 @@ impl Attention {
         }
     }
 
-    /// The last position that a row sees.
+    /// The last position that a row sees. Of chosen positions: the last one's place in the list.
     pub(super) fn last(&self, row: &Row) -> usize {
         match self.positions {
+            _ if self.used > 0 => (row.reach as usize).min(self.used - 1),
             0 if self.causal => row.position as usize,
             0 => row.reach as usize,
             positions => positions - 1,
         }
+    }
+
+    /// The positions that were chosen for a row, if it does not see all.
+    ///
+    /// # Safety
+    /// See `super`.
+    pub(super) unsafe fn chosen(&self, state: &State, row: usize) -> Option<&[f32]> {
+        let few = self.used == 0 || (state.rows[row].reach as usize) < self.used;
+        // SAFETY: the place has a list for each row; an earlier phase wrote it.
+        (!few).then(|| unsafe { self.chosen.row(row, self.used) })
     }
 
     /// The sink of a head.

@@ -7,7 +7,7 @@ use half::f16;
 use welte_table::Format;
 
 /// Reads a row of the cache as floats.
-type Widen = fn(&[u8], &mut [f32]);
+pub(super) type Widen = fn(&[u8], &mut [f32]);
 
 fn widen_f16(row: &[u8], out: &mut [f32]) {
     for (out, bytes) in out.iter_mut().zip(row.chunks_exact(2)) {
@@ -21,6 +21,14 @@ fn widen_q8_0(row: &[u8], out: &mut [f32]) {
         for (out, q) in out.iter_mut().zip(&block[2..]) {
             *out = *q as i8 as f32 * scale;
         }
+    }
+}
+
+/// How a cache's rows become floats.
+pub(super) fn widen_for(format: Format) -> Widen {
+    match format {
+        Format::Q8_0 => widen_q8_0,
+        _ => widen_f16,
     }
 }
 
@@ -56,7 +64,7 @@ pub(crate) fn run_for(format: Format, head_dim: usize, isa: Isa) -> Run {
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 16];
     for (a, b) in a.chunks(16).zip(b.chunks(16)) {
         for (lane, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
@@ -126,7 +134,10 @@ unsafe fn attend(
             std::slice::from_raw_parts(q, group * dim),
         )
     };
-    let read = |part: usize, position: usize, wide: &mut [f32]| {
+    // SAFETY: promised by the caller.
+    let chosen = unsafe { a.chosen(state, row) };
+    let read = |part: usize, place: usize, wide: &mut [f32]| {
+        let position = chosen.map_or(place, |chosen| chosen[place].to_bits() as usize);
         // SAFETY: positions up to the row's own lie in the layout.
         let row = unsafe {
             let at = a.cache.at(state, a.layer, part, kv_head, slot, position);

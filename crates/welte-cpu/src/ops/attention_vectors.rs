@@ -106,10 +106,13 @@ impl RowAddresses {
     unsafe fn of(
         a: &Attention,
         state: &State,
-        slot: usize,
+        row: usize,
         kv_head: usize,
         span: Span,
     ) -> RowAddresses {
+        let slot = state.rows[row].slot as usize;
+        // SAFETY: promised by the caller.
+        let chosen = unsafe { a.chosen(state, row) };
         let (bytes, page) = (a.cache.row_bytes, a.cache.page_len);
         let count = span.to - span.from;
         let mut addresses = RowAddresses {
@@ -119,6 +122,14 @@ impl RowAddresses {
         };
         for part in 0..2 {
             let rows = &mut addresses.rows[part * count..(part + 1) * count];
+            if let Some(chosen) = chosen {
+                for (row, at) in rows.iter_mut().zip(&chosen[span.from..span.to]) {
+                    let at = at.to_bits() as usize;
+                    // SAFETY: promised by the caller.
+                    *row = unsafe { a.cache.at(state, a.layer, part, kv_head, slot, at) };
+                }
+                continue;
+            }
             let mut at = span.from;
             while at < span.to {
                 let run = (span.to - at).min(page - at % page);
@@ -132,7 +143,8 @@ impl RowAddresses {
         }
         // Scores are computed for whole vectors of positions, whose rows are all read.
         let (mut next, mut step) = (addresses.rows[2 * count - 1].cast_mut(), 0);
-        if let (Some((kv_head, at)), true) = (span.after, count >= MOST_LANES) {
+        let after = span.after.filter(|_| chosen.is_none());
+        if let (Some((kv_head, at)), true) = (after, count >= MOST_LANES) {
             // SAFETY: promised by the caller.
             next = unsafe { a.cache.at(state, a.layer, 0, kv_head, slot, at) };
             step = bytes;
@@ -353,12 +365,11 @@ unsafe fn attend<L: Lanes, R: Rows>(
 ) {
     let dim = a.head_dim;
     let group = a.heads / a.kv_heads;
-    let slot = state.rows[row].slot as usize;
     let stride = partial_floats(dim);
     // SAFETY: promised by the caller; positions up to the row's own lie in the layout.
     unsafe {
         let queries = a.q.start.add(row * a.q.stride + kv_head * group * dim);
-        let addresses = &RowAddresses::of(a, state, slot, kv_head, span);
+        let addresses = &RowAddresses::of(a, state, row, kv_head, span);
         let mut h = 0;
         while h < group {
             let (q, s) = (queries.add(h * dim), scores.add(h * SPLIT));

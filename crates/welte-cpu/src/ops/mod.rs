@@ -16,6 +16,7 @@ pub(crate) mod attention_prompt;
 mod attention_vectors;
 pub(crate) mod basic;
 pub(crate) mod cache;
+pub(crate) mod choose_positions;
 pub(crate) mod encode_attention;
 pub(crate) mod encode_conv;
 pub(crate) mod exchange;

@@ -23,6 +23,7 @@ pub(crate) mod matmul;
 pub(crate) mod need;
 pub(crate) mod rope;
 pub(crate) mod sample;
+pub(crate) mod sparse;
 pub(crate) mod tile;
 mod wide_attention;
 
@@ -161,6 +162,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::Rope | Op::KvAppend | Op::RopeAppend => rope::lower(cx, command, rows),
         Op::Attention => attention::lower(cx, command, rows),
         Op::CrossAttention => attention::lower_cross(cx, command, rows),
+        Op::ChoosePositions => sparse::lower_choice(cx, command, rows),
+        Op::SparseAttention => sparse::lower(cx, command, rows),
         Op::Route | Op::ExpertsActMul | Op::ExpertsAdd => experts::lower(cx, command, rows),
         Op::Sample => sample::lower(cx, command, rows),
     }
@@ -184,6 +187,7 @@ pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
         (Some(Product::Columns), _) => batched_matmul::scratch(need, command),
         (Some(Product::Tiles), _) => gemm::scratch(need, command),
         (None, Op::Attention) => attention::scratch(need, command),
+        (None, Op::ChoosePositions) => sparse::scratch(need),
         (None, Op::ExpertsActMul | Op::ExpertsAdd) => experts::scratch(need, command),
         (None, Op::Sample) => sample::scratch(need),
         (None, _) => 0,

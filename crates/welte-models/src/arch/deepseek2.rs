@@ -1,6 +1,6 @@
 //! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4, Youtu: attention over latent keys and values, and experts in groups beside a
 //! shared one. The first layers have no experts, those of Youtu none at all. In DeepSeek V3.2 and GLM-5 an indexer chooses the positions
-//! that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
+//! that a row sees; some layers of GLM-5.2 see what an earlier one chose.
 
 use super::architecture::{
     Architecture, has, has_choice_bias, leave_out_drafts, no_windows, of_layers,
@@ -9,8 +9,10 @@ use super::{llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names, weight};
 use crate::rope::yarn_magnitude;
-use crate::spec::{Groups, MOST_FFN, MOST_LAYERS, Scaling, Scoring, SharedExpert};
-use crate::{Error, Latent, ModelSpec};
+use crate::spec::{
+    Groups, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, Scaling, Scoring, SharedExpert,
+};
+use crate::{Error, Indexer, Latent, ModelSpec};
 use welte_formats::checkpoint::Value;
 
 pub(super) const DEEPSEEK2: Architecture = Architecture {
@@ -35,12 +37,102 @@ pub(super) const DEEPSEEK32: Architecture = Architecture {
     gguf: &["deepseek32", "glm-dsa"],
     hugging_face: &["deepseek_v32", "glm_moe_dsa"],
     finish: |spec, keys| {
-        let key = keys.name("attention.indexer.top_k", "index_topk");
-        spec.indexed = Some(keys.size(&key, Some(2048), 1 << 30)?);
-        finish(spec, keys)
+        finish(spec, keys)?;
+        spec.indexer = Some(indexer(spec, keys)?);
+        Ok(())
     },
     ..DEEPSEEK2
 };
+
+/// Whether an architecture has an indexer.
+pub(crate) fn has_indexer(architecture: &str) -> bool {
+    architecture == DEEPSEEK32.name
+}
+
+fn indexer(spec: &ModelSpec, keys: &Keys<'_>) -> Result<Indexer, Error> {
+    let said = keys.text("general.architecture")?.unwrap_or("");
+    let is_glm = matches!(said, "glm-dsa" | "glm_moe_dsa");
+    let size =
+        |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), Some(default), most);
+    let heads = if is_glm { 32 } else { 64 };
+    let key = keys.name("attention.indexer.key_length", "index_head_dim");
+    let found = Indexer {
+        used: size("attention.indexer.top_k", "index_topk", 2048, 1 << 20)?,
+        heads: size(
+            "attention.indexer.head_count",
+            "index_n_heads",
+            heads,
+            MOST_HEADS,
+        )?,
+        head_dim: keys.size(&key, Some(128), MOST_HEAD_DIM)?,
+        interleaved: is_glm,
+        chooses: chooses(spec, keys, is_glm)?,
+    };
+    let (dim, rotated) = (found.head_dim, spec.rope.rot);
+    if dim < rotated || !dim.is_multiple_of(2) {
+        let problem = format!("is {dim}; must be even and at least the {rotated} rotated elements");
+        return Err(keys.error(&key, problem));
+    }
+    if spec.latent.is_none_or(|l| l.query_rank.is_none()) {
+        let key = keys.name("attention.q_lora_rank", "q_lora_rank");
+        return Err(keys.error(&key, "is missing; the indexer needs it"));
+    }
+    Ok(found)
+}
+
+/// The layers whose indexer chooses; GLM-5.2 says so in one of several ways.
+fn chooses(spec: &ModelSpec, keys: &Keys<'_>, is_glm: bool) -> Result<Vec<bool>, Error> {
+    let layers = spec.layers;
+    if !is_glm {
+        return Ok(vec![true; layers as usize]);
+    }
+    let lists = [
+        keys.name("attention.indexer.types", "indexer_types"),
+        "index_topk_pattern".to_string(),
+    ];
+    let mut chooses = None;
+    for key in lists {
+        let letters: Vec<Value>;
+        let list = match keys.value(&key) {
+            Some(Value::Array(list)) => list,
+            Some(Value::String(pattern)) => {
+                let each = pattern.chars().map(|c| Value::String(c.into()));
+                letters = each.collect();
+                &letters
+            }
+            _ => continue,
+        };
+        let each = |kind: &Value| match kind {
+            Value::Bool(full) => Ok(*full),
+            Value::U64(full @ (0 | 1)) => Ok(*full == 1),
+            Value::I64(full @ (0 | 1)) => Ok(*full == 1),
+            Value::String(kind) if matches!(kind.as_str(), "full" | "F") => Ok(true),
+            Value::String(kind) if matches!(kind.as_str(), "shared" | "S") => Ok(false),
+            _ => Err(keys.error(&key, "has an entry that is neither full nor shared")),
+        };
+        let list = of_layers(keys, &key, list, layers)?;
+        let all: Vec<bool> = list.iter().map(each).collect::<Result<_, _>>()?;
+        if all.first() != Some(&true) {
+            return Err(keys.error(&key, "must begin with a layer that chooses (full)"));
+        }
+        chooses = Some(all);
+        break;
+    }
+    if let Some(chooses) = chooses {
+        return Ok(chooses);
+    }
+    // Files of GLM-5.2 may lack the list. The context tells them from those of GLM-5 and 5.1.
+    let (freq, offset) = match keys.is_gguf() {
+        true if spec.context >= 1 << 20 => (4, 3),
+        true => (1, 2),
+        false => (
+            keys.u32("index_topk_freq")?.unwrap_or(1).max(1),
+            keys.u32("index_skip_topk_offset")?.unwrap_or(2),
+        ),
+    };
+    let place = |i: u32| (i + 1).saturating_sub(offset);
+    Ok((0..layers).map(|i| place(i).is_multiple_of(freq)).collect())
+}
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     latents(spec, keys)?;

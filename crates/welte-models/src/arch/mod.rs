@@ -62,6 +62,7 @@ mod starcoder2;
 mod step35;
 
 pub(crate) use architecture::{Architecture, layer_types, window_pattern};
+pub(crate) use deepseek2::has_indexer;
 pub(crate) use gemma4::GEMMA4_ASSISTANT;
 
 use crate::Error;

@@ -298,6 +298,19 @@ fn write_latents(spec: &ModelSpec, l: Latent, set: &mut dyn FnMut(&str, Option<V
     set("attention.head_count_kv", number(heads));
     set("attention.key_length", number(key));
     set("attention.value_length", apart(l.rank));
+    let Some(indexer) = &spec.indexer else {
+        return;
+    };
+    set("attention.indexer.head_count", number(indexer.heads));
+    set("attention.indexer.key_length", number(indexer.head_dim));
+    set("attention.indexer.top_k", number(indexer.used));
+    if indexer.chooses.contains(&false) {
+        let list = indexer.chooses.iter().copied().map(Value::Bool);
+        set(
+            "attention.indexer.types",
+            Some(Value::Array(list.collect())),
+        );
+    }
 }
 
 /// The weight of YaRN's factor that made the scale of scores.

@@ -21,6 +21,10 @@ impl OfModel {
             (hf.query_up, gguf.query_up),
             (hf.down, gguf.down),
             (hf.norm, gguf.norm),
+            (hf.index_query, gguf.index_query),
+            (hf.index_key, gguf.index_key),
+            (hf.index_norm, gguf.index_norm),
+            (hf.index_gates, gguf.index_gates),
         ] {
             self.pair(from, hf, gguf, layer);
         }

@@ -190,6 +190,8 @@ impl ModelSpec {
             limits: Vec::new(),
             experts,
             expert_layers: vec![experts.is_some()],
+            // A guess may see all positions.
+            indexer: None,
             ..self.clone()
         };
         Ok(Some(DraftSpec {

@@ -2,7 +2,7 @@
 //! compared with latents, and values are made of the sum of latents.
 
 use super::{Emitter, LayerCache, at};
-use crate::weights::{LatentWeights, Layer};
+use crate::weights::{IndexWeights, LatentWeights, Layer};
 use crate::{Latent, ModelSpec};
 use welte_table::{BufferRef, Op, WeightId, params as p};
 
@@ -16,12 +16,27 @@ pub(crate) struct Buffers {
     pub(crate) heads: BufferRef,
     /// Rotated part and latent of every query.
     pub(crate) queries: BufferRef,
+    /// The positions that an indexer chose.
+    pub(crate) chosen: BufferRef,
 }
 
 impl Latent {
     /// Floats of a row of the projections of a layer's input.
     pub(crate) fn inputs(&self, spec: &ModelSpec) -> u32 {
-        self.query_rank.unwrap_or(spec.heads * self.query()) + self.width()
+        let index = spec.indexer.as_ref().map_or(0, |indexer| indexer.inputs());
+        self.query_inputs(spec) + self.width() + index
+    }
+
+    /// Those of them that are queries, or their latent.
+    fn query_inputs(&self, spec: &ModelSpec) -> u32 {
+        self.query_rank.unwrap_or(spec.heads * self.query())
+    }
+
+    /// Floats of a row of the queries or values of all heads. Those of an indexer take their turn.
+    pub(crate) fn heads_width(&self, spec: &ModelSpec) -> u32 {
+        let own = spec.heads * self.query().max(self.value);
+        let index = spec.indexer.as_ref();
+        own.max(index.map_or(0, |indexer| indexer.heads * indexer.head_dim))
     }
 }
 
@@ -37,12 +52,13 @@ impl Emitter<'_> {
     ) {
         let (spec, set) = (self.spec, self.set);
         let (heads, width, stride) = (spec.heads, l.width(), l.inputs(spec));
+        let before = l.query_inputs(spec);
         let input = (set.x, layer.attn_norm);
         let inputs = &weights.inputs;
         self.projections("queries and latent", inputs, &[], input, set.qkv, stride);
         let (queries, query_stride) = match weights.queries {
             Some((norm, up)) => {
-                let (n, k) = (heads * l.query(), stride - width);
+                let (n, k) = (heads * l.query(), before);
                 let params = p::Norm {
                     dim: k,
                     groups: 1,
@@ -67,7 +83,7 @@ impl Emitter<'_> {
             }
             None => (set.qkv, stride),
         };
-        let key = at(set.qkv, stride - width);
+        let key = at(set.qkv, before);
         let latent = at(key, l.rope);
         self.latent_norm("norm of the latent", weights.norm, latent, l.rank, stride);
         let params = p::HeadsMatmul {
@@ -100,22 +116,47 @@ impl Emitter<'_> {
         let places = [key, key, cache.buffer];
         self.out
             .push("append", Op::KvAppend, &[], &places, params.words());
-        let params = p::Attention {
-            layer: cache.layer,
-            heads,
-            kv_heads: 1,
-            head_dim: width,
-            scale: spec.attention_scale,
-            window: 0,
-            softcap: 0.0,
-            q_stride: heads * width,
-            y_stride: heads * width,
-            causal: 0,
-            chunked: 0,
-        };
-        let places = [buffers.queries, cache.buffer, set.attn];
-        self.out
-            .push("attention", Op::Attention, &[], &places, params.words());
+        if let Some(index) = &weights.index {
+            self.choose_positions(index, l, cache, buffers);
+        }
+        if let Some(indexer) = &spec.indexer {
+            let params = p::SparseAttention {
+                layer: cache.layer,
+                heads,
+                kv_heads: 1,
+                head_dim: width,
+                scale: spec.attention_scale,
+                used: indexer.used,
+                q_stride: heads * width,
+                chosen_stride: indexer.used,
+                y_stride: heads * width,
+            };
+            let places = [buffers.queries, cache.buffer, buffers.chosen, set.attn];
+            self.out.push(
+                "attention",
+                Op::SparseAttention,
+                &[],
+                &places,
+                params.words(),
+            );
+        } else {
+            let params = p::Attention {
+                layer: cache.layer,
+                heads,
+                kv_heads: 1,
+                head_dim: width,
+                scale: spec.attention_scale,
+                window: 0,
+                softcap: 0.0,
+                q_stride: heads * width,
+                y_stride: heads * width,
+                causal: 0,
+                chunked: 0,
+            };
+            let places = [buffers.queries, cache.buffer, set.attn];
+            self.out
+                .push("attention", Op::Attention, &[], &places, params.words());
+        }
         let params = p::HeadsMatmul {
             heads,
             n: l.value,
@@ -132,6 +173,105 @@ impl Emitter<'_> {
             .push("values", Op::HeadsMatmul, &values, &places, params.words());
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, buffers.heads, heads * l.value);
+    }
+
+    /// Stores the indexer's keys, and chooses the positions that rows see. The latent of queries is still in its buffer.
+    fn choose_positions(
+        &mut self,
+        weights: &IndexWeights,
+        l: Latent,
+        cache: LayerCache,
+        buffers: Buffers,
+    ) {
+        let (spec, set) = (self.spec, self.set);
+        let (Some(indexer), Some((place, layer))) = (&spec.indexer, cache.index) else {
+            return;
+        };
+        let (heads, dim) = (indexer.heads, indexer.head_dim);
+        let (stride, q_stride) = (l.inputs(spec), heads * dim);
+        let k = l.query_inputs(spec);
+        let key = at(set.qkv, k + l.width());
+        let gates = at(key, dim);
+        let queries = buffers.heads;
+        let params = p::Matmul {
+            n: q_stride,
+            k,
+            x_stride: k,
+            y_stride: q_stride,
+        };
+        let (matrix, places) = ([weights.queries], [set.norm, queries]);
+        self.out.push(
+            "indexer's queries",
+            Op::Matmul,
+            &matrix,
+            &places,
+            params.words(),
+        );
+        let params = p::LayerNorm {
+            dim,
+            groups: 1,
+            eps: EPS,
+            x_stride: stride,
+            y_stride: stride,
+        };
+        self.out.push(
+            "norm of the indexer's key",
+            Op::LayerNorm,
+            &weights.norm,
+            &[key, key],
+            params.words(),
+        );
+        let constants = self.weights.rope_constants;
+        for (what, place, heads, y_stride) in [
+            ("rope of the indexer's queries", queries, heads, q_stride),
+            ("rope of the indexer's key", key, 1, stride),
+        ] {
+            let params = p::Rope {
+                heads,
+                head_dim: dim,
+                rot: spec.rope.rot,
+                interleaved: indexer.interleaved.into(),
+                magnitude: constants.magnitude,
+                y_stride,
+                sections: spec.rope.sections_word(),
+            };
+            self.out
+                .push(what, Op::Rope, &[constants.freqs], &[place], params.words());
+        }
+        let half = dim / 2;
+        let params = p::KvAppend {
+            layer,
+            kv_heads: 1,
+            head_dim: half,
+            k_stride: stride,
+            v_stride: stride,
+        };
+        let places = [key, at(key, half), place];
+        self.out.push(
+            "append of the indexer's key",
+            Op::KvAppend,
+            &[],
+            &places,
+            params.words(),
+        );
+        // Factors that are the same for all positions are left out.
+        let params = p::ChoosePositions {
+            layer,
+            heads,
+            head_dim: dim,
+            used: indexer.used,
+            q_stride,
+            gates_stride: stride,
+            y_stride: indexer.used,
+        };
+        let places = [queries, place, gates, buffers.chosen];
+        self.out.push(
+            "choice of positions",
+            Op::ChoosePositions,
+            &[],
+            &places,
+            params.words(),
+        );
     }
 
     /// Norms `dim` values of each row in place.

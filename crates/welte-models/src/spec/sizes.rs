@@ -25,10 +25,11 @@ impl ModelSpec {
         own / self.residual_scale
     }
 
-    /// The longest context that may be chosen by itself: the trained one, or as much of it as is supported.
-    pub fn usual_context(&self) -> u32 {
-        self.indexed
-            .map_or(self.context, |most| most.min(self.context))
+    /// What a program for contexts of this length computes: an indexer that chooses all positions is left out.
+    pub(crate) fn within(&self, context: u32) -> ModelSpec {
+        let mut spec = self.clone();
+        spec.indexer = spec.indexer.filter(|indexer| context > indexer.used);
+        spec
     }
 
     /// The sizes of a layer.
@@ -336,11 +337,16 @@ impl ModelSpec {
             );
             facts.push(fact("attention over latents", text));
         }
-        if let Some(most) = self.indexed {
-            facts.push(fact(
-                "indexer",
-                format!("{most} positions, the longest context"),
-            ));
+        if let Some(indexer) = &self.indexer {
+            let choosing = indexer.chooses.iter().filter(|own| **own).count();
+            let mut text = format!(
+                "{} positions, {} heads of {}",
+                indexer.used, indexer.heads, indexer.head_dim
+            );
+            if choosing < indexer.chooses.len() {
+                text += &format!(", in {choosing} layers");
+            }
+            facts.push(fact("indexer", text));
         }
         if let Some(shared) = self.experts.and_then(|e| e.shared) {
             facts.push(fact("shared expert", shared.ffn.to_string()));

@@ -1,5 +1,6 @@
 //! Takes tensors from a checkpoint: checks their shapes and joins neighbours.
 
+use crate::arch::has_indexer;
 use crate::encoder::is_spare;
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
@@ -507,7 +508,8 @@ impl Collector<'_> {
             let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
             let other = is_part && names::is_of_other_modality(&t.name)
                 || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
-            let indexer = spec.indexed.is_some() && names::is_of_indexer(&t.name);
+            // Not all are used: see `Indexer`.
+            let indexer = has_indexer(&spec.architecture) && names::is_of_indexer(&t.name);
             if !known && !constant && !other && !indexer && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",

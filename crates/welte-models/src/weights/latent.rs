@@ -1,8 +1,8 @@
 //! The weights of attention over latent keys and values.
 
 use super::{Collector, OutputPart, Rows};
-use crate::names::weight;
-use crate::{Error, Latent, ModelSpec};
+use crate::names::{bias, weight};
+use crate::{Error, Indexer, Latent, ModelSpec};
 use welte_formats::checkpoint::Dialect;
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
@@ -18,6 +18,16 @@ pub(crate) struct LatentWeights {
     pub(crate) absorb: WeightId,
     /// For each head, from the latent to values.
     pub(crate) values: WeightId,
+    /// Of the indexer, if the layer chooses positions.
+    pub(crate) index: Option<IndexWeights>,
+}
+
+/// The weights of an indexer. `inputs` yield its key and a weight of each head after the latent.
+pub(crate) struct IndexWeights {
+    /// From the queries' latent to its queries.
+    pub(crate) queries: WeightId,
+    /// Weight and bias of the norm of its key.
+    pub(crate) norm: [WeightId; 2],
 }
 
 /// The tensors' names, without `.weight`.
@@ -32,6 +42,10 @@ pub(crate) struct Names {
     pub(crate) up: &'static str,
     /// The same in two tensors, that of keys transposed. GGUF only.
     pub(crate) split_up: [&'static str; 2],
+    pub(crate) index_query: &'static str,
+    pub(crate) index_key: &'static str,
+    pub(crate) index_norm: &'static str,
+    pub(crate) index_gates: &'static str,
 }
 
 pub(crate) const GGUF: Names = Names {
@@ -43,6 +57,10 @@ pub(crate) const GGUF: Names = Names {
     norm: "blk.{}.attn_kv_a_norm",
     up: "blk.{}.attn_kv_b",
     split_up: ["blk.{}.attn_k_b", "blk.{}.attn_v_b"],
+    index_query: "blk.{}.indexer.attn_q_b",
+    index_key: "blk.{}.indexer.attn_k",
+    index_norm: "blk.{}.indexer.k_norm",
+    index_gates: "blk.{}.indexer.proj",
 };
 
 pub(crate) const HUGGING_FACE: Names = Names {
@@ -54,6 +72,10 @@ pub(crate) const HUGGING_FACE: Names = Names {
     norm: "model.layers.{}.self_attn.kv_a_layernorm",
     up: "model.layers.{}.self_attn.kv_b_proj",
     split_up: [""; 2],
+    index_query: "model.layers.{}.self_attn.indexer.wq_b",
+    index_key: "model.layers.{}.self_attn.indexer.wk",
+    index_norm: "model.layers.{}.self_attn.indexer.k_norm",
+    index_gates: "model.layers.{}.self_attn.indexer.weights_proj",
 };
 
 /// Collects the weights of a layer.
@@ -81,7 +103,13 @@ pub(crate) fn collect(
         first,
         rows,
     };
-    let rows = [first, down(l.rank, l.rope), down(0, l.rank)];
+    let mut rows = vec![first, down(l.rank, l.rope), down(0, l.rank)];
+    let chooses = |i: &&Indexer| i.chooses.get(layer as usize) == Some(&true);
+    let indexer = spec.indexer.as_ref().filter(chooses).zip(l.query_rank);
+    if let Some((indexer, _)) = indexer {
+        rows.push(Rows::all(w(names.index_key), indexer.head_dim));
+        rows.push(Rows::all(w(names.index_gates), indexer.heads));
+    }
     let inputs = c.joined_rows(&label("queries and latent"), &rows, dim)?;
     let queries = match l.query_rank {
         Some(rank) => {
@@ -91,6 +119,22 @@ pub(crate) fn collect(
                 c.vector(&label("norm of the queries' latent"), &norm, 0.0)?,
                 c.matrix(&what, Usage::Matrix, &up, all, rank)?,
             ))
+        }
+        None => None,
+    };
+    let index = match indexer {
+        Some((indexer, rank)) => {
+            let (what, up) = (label("indexer's queries"), w(names.index_query));
+            let norm = label("norm of the indexer's key");
+            let width = indexer.head_dim;
+            let [weight, bias] = [w(names.index_norm), bias(names.index_norm, layer)];
+            Some(IndexWeights {
+                queries: c.matrix(&what, Usage::Matrix, &up, indexer.heads * width, rank)?,
+                norm: [
+                    c.vector(&norm, &[(weight, width)], 0.0)?,
+                    c.vector(&format!("{norm} bias"), &[(bias, width)], 0.0)?,
+                ],
+            })
         }
         None => None,
     };
@@ -118,6 +162,7 @@ pub(crate) fn collect(
         norm,
         absorb,
         values,
+        index,
     })
 }
 

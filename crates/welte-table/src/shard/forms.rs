@@ -99,6 +99,11 @@ pub(super) fn form(c: &Command) -> Option<Form> {
             let strips = vec![strip(0, dim, "q_stride"), strip(2, dim, "y_stride")];
             (heads, strips)
         }
+        Op::SparseAttention => {
+            let (heads, dim) = (c.word("heads")?, c.word("head_dim")?);
+            let strips = vec![strip(0, dim, "q_stride"), strip(3, dim, "y_stride")];
+            (heads, strips)
+        }
         Op::KvAppend => {
             let q = p::KvAppend::of(words);
             let both = [(0, "k_stride"), (1, "v_stride")];
@@ -135,7 +140,9 @@ pub(super) fn form(c: &Command) -> Option<Form> {
 /// Writes the number of units of a command's part into its parameters.
 pub(super) fn set_units(c: &mut Command, units: u32) {
     match c.op {
-        Op::HeadsMatmul | Op::Rope | Op::Attention | Op::CrossAttention => set(c, "heads", units),
+        Op::HeadsMatmul | Op::Rope | Op::Attention | Op::CrossAttention | Op::SparseAttention => {
+            set(c, "heads", units)
+        }
         Op::Norm | Op::LayerNorm => set(c, "groups", units),
         Op::KvAppend => set(c, "kv_heads", units),
         Op::Gate => {

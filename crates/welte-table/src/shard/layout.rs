@@ -86,8 +86,8 @@ fn dealt_cache(program: &Program, passes: &[PassLayout], cache: usize) -> Option
         for (index, c) in pass.commands.iter().enumerate() {
             let touches = c.buffers.iter().any(|at| at.buffer == spec.buffer);
             let can_be_cut = match c.op {
-                Op::Attention | Op::CrossAttention => {
-                    let web = layout.webs.at(index, 2);
+                Op::Attention | Op::CrossAttention | Op::SparseAttention => {
+                    let web = layout.webs.at(index, c.op.reads().len());
                     web != NO_WEB && layout.webs.all[web].is_regular
                 }
                 Op::KvAppend => true,
@@ -137,7 +137,10 @@ fn column(c: &Command, strip: &Strip) -> u32 {
 }
 
 fn is_attention(op: Op) -> bool {
-    matches!(op, Op::Attention | Op::CrossAttention | Op::KvAppend)
+    matches!(
+        op,
+        Op::Attention | Op::CrossAttention | Op::SparseAttention | Op::KvAppend
+    )
 }
 
 impl Sections<'_> {

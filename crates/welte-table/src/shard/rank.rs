@@ -217,7 +217,10 @@ impl Builder<'_> {
             }
             Place::Whole => false,
         };
-        let must = matches!(c.op, Op::Attention | Op::CrossAttention | Op::KvAppend);
+        let must = matches!(
+            c.op,
+            Op::Attention | Op::CrossAttention | Op::SparseAttention | Op::KvAppend
+        );
         let has_matrix = matches!(
             c.op,
             Op::Matmul | Op::HeadsMatmul | Op::ExpertsActMul | Op::ExpertsAdd

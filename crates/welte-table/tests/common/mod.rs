@@ -319,6 +319,26 @@ fn decode() -> Vec<Command> {
         q_stride: 16,
         y_stride: 8,
     };
+    let choose_positions = p::ChoosePositions {
+        layer: 0,
+        heads: 2,
+        head_dim: 8,
+        used: 3,
+        q_stride: 16,
+        gates_stride: 8,
+        y_stride: 8,
+    };
+    let sparse_attention = p::SparseAttention {
+        layer: 0,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        scale: 0.5,
+        used: 3,
+        q_stride: 16,
+        chosen_stride: 8,
+        y_stride: 8,
+    };
     let matmul_add = p::MatmulAdd {
         n: 8,
         k: 8,
@@ -501,6 +521,18 @@ fn decode() -> Vec<Command> {
             &[],
             &[qkv, kv, at(ATTN, 0)],
             cross_attention.words(),
+        ),
+        command(
+            Op::ChoosePositions,
+            &[],
+            &[qkv, kv, x, t],
+            choose_positions.words(),
+        ),
+        command(
+            Op::SparseAttention,
+            &[],
+            &[qkv, kv, t, at(ATTN, 0)],
+            sparse_attention.words(),
         ),
         command(Op::MatmulAdd, &[OUT], &[at(ATTN, 0), x], matmul_add.words()),
         command(

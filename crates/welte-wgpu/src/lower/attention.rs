@@ -63,6 +63,21 @@ impl Lowering<'_> {
         self.divide(parts, runs);
     }
 
+    /// Scores of all positions, then the choice.
+    pub(super) fn choose_positions(&self, task: Task<'_>) -> [Run; 2] {
+        let p = params::ChoosePositions::of(&task.command.params);
+        let (format, _) = attention_cache(task.cache);
+        let (place, context) = (self.place(task, 0), self.program().context);
+        let mut params = task.command.params;
+        params[7] = context;
+        let blocks = context.div_ceil(WORKGROUP);
+        let scores = kernels::choose_scores(format, p.head_dim);
+        [
+            Run::new(scores, [blocks, 1], place, params),
+            Run::new(kernels::choose_positions(), [1, 1], place, params),
+        ]
+    }
+
     /// The kernel of prompts whose workgroups take several rows, and how many. None for software and for very large heads.
     fn attention_together(&self, head_dim: u32) -> Option<(Kernel, u32)> {
         let gpu = self.gpu();
