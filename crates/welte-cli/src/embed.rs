@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use welte::{Embedding, Error, Images, Model, Pooling, TextToEmbed};
+use welte::{Embedding, Error, Images, Model, Pooling, SparseEmbedding, TextToEmbed};
 
 #[derive(clap::Args)]
 pub(crate) struct EmbedArgs {
@@ -41,6 +41,9 @@ pub(crate) struct EmbedArgs {
     /// Put this prompt of the model before every text, such as query or document
     #[arg(long, value_name = "NAME")]
     prompt_name: Option<String>,
+    /// Add what the tokens of each text weigh, for models with such weights (BGE-M3)
+    #[arg(long, conflicts_with = "image")]
+    sparse: bool,
     /// Cut texts that do not fit in the context
     #[arg(long)]
     truncate: bool,
@@ -96,12 +99,26 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
                 }
             };
             let count = encoded.tokens.len();
-            begun.push_back((shape.apply(engine.embed(encoded, None)?), count, id));
+            let vector = match args.sparse {
+                true => Begun::Sparse(shape.apply_beside(engine.embed_sparse(encoded, None)?)),
+                false => Begun::Dense(shape.apply(engine.embed(encoded, None)?)),
+            };
+            begun.push_back((vector, count, id));
         }
-        let Some((embedding, tokens, id)) = begun.pop_front() else {
+        let Some((vector, tokens, id)) = begun.pop_front() else {
             break;
         };
-        let mut line = json!({ "index": index, "embedding": embedding.wait()?, "tokens": tokens });
+        let mut line = match vector {
+            Begun::Dense(vector) => {
+                json!({ "index": index, "embedding": vector.wait()?, "tokens": tokens })
+            }
+            Begun::Sparse(vector) => {
+                let vector = vector.wait()?;
+                let weight = |(token, weight)| json!({ "index": token, "value": weight });
+                let sparse: Vec<_> = vector.weights.into_iter().map(weight).collect();
+                json!({ "index": index, "embedding": vector.dense, "sparse": sparse, "tokens": tokens })
+            }
+        };
         if let Some(id) = id {
             line["id"] = id.clone();
         }
@@ -115,6 +132,11 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
 enum Item<'a> {
     Text(&'a Text),
     Image(&'a Path),
+}
+
+enum Begun {
+    Dense(Embedding),
+    Sparse(SparseEmbedding),
 }
 
 /// What is done to every vector.
@@ -145,6 +167,15 @@ impl Shape {
     }
 
     fn apply(&self, embedding: Embedding) -> Embedding {
+        let embedding = embedding.shortened(self.dimensions);
+        if self.normalise {
+            embedding
+        } else {
+            embedding.unnormalised()
+        }
+    }
+
+    fn apply_beside(&self, embedding: SparseEmbedding) -> SparseEmbedding {
         let embedding = embedding.shortened(self.dimensions);
         if self.normalise {
             embedding

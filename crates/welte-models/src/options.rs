@@ -61,6 +61,13 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
+    /// True if the pass of an encoder weighs tokens: it can, and the rows that make a vector are output rows.
+    pub fn weighs_tokens(&self, spec: &ModelSpec) -> bool {
+        let encoder = spec.encoder.as_ref();
+        let can = encoder.is_some_and(|encoder| encoder.weighs_tokens && encoder.dense.is_empty());
+        can && !self.scores && self.pooling != Pooling::Mean
+    }
+
     /// Positions of a segment.
     pub(crate) fn period(&self, spec: &ModelSpec) -> u32 {
         self.context / spec.segments(self.scores)

@@ -19,7 +19,7 @@ use crate::{CompileOptions, Error, ModelSpec};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
 pub(crate) use delta::{DeltaNames, DeltaWeights, LowRanks};
-pub(crate) use encoder::EncoderWeights;
+pub(crate) use encoder::{EncoderWeights, Step};
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};

@@ -54,6 +54,14 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The model gives no sparse vectors of texts.
+    #[error("{origin} gives no sparse vectors: {why}")]
+    NoSparse {
+        /// Which model.
+        origin: String,
+        /// What it lacks.
+        why: &'static str,
+    },
     /// The model has no prompt of this name.
     #[error("no prompt is called '{name}'; the model's prompts: {known}")]
     NoSuchPrompt {

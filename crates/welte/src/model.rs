@@ -34,7 +34,7 @@ use web_time::{Duration, Instant};
 use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
 use welte_formats::checkpoint::Checkpoint;
 use welte_formats::{Dialect, Narrowed, WithDraft};
-use welte_models::{ModelSpec, Survey, VectorSettings};
+use welte_models::{ModelSpec, Pooling, Survey, TOKEN_WEIGHT_FLOATS, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, Source, cost};
 use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
 
@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) embed: Option<usize>,
     /// The embed pass yields scores.
     pub(crate) scores: bool,
+    /// The embed pass weighs tokens, and vectors are rows that this pooling takes.
+    pub(crate) weighs: Option<Pooling>,
     /// Segments of a text, each of which may have the whole context.
     pub(crate) segments: u32,
     vectors: VectorSettings,
@@ -275,6 +277,10 @@ impl Model {
         };
         let segments = spec.segments(options.scores);
         let vectors = welte_models::vector_settings(checkpoint.as_ref())?;
+        let width = embed.map(|embed| plan.program.passes[embed].width);
+        let weighs = spec.encoder.as_ref().is_some_and(|e| e.weighs_tokens)
+            && width == Some(spec.dim + TOKEN_WEIGHT_FLOATS);
+        let weighs = weighs.then(|| options.pooling.or(vectors.pooling).unwrap_or(Pooling::Mean));
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
@@ -327,6 +333,7 @@ impl Model {
                 prompt,
                 embed,
                 scores: options.scores,
+                weighs,
                 segments,
                 vectors,
                 tokenizer,
@@ -397,13 +404,38 @@ impl Model {
 
     /// Values of the vector of a text, if it was loaded for embeddings.
     pub fn embedding_size(&self) -> Option<usize> {
-        self.embed_width().filter(|_| !self.inner.scores)
+        let width = self.embed_width().filter(|_| !self.inner.scores);
+        width.map(|width| width - self.embed_skipped())
     }
 
     /// Values that the embed pass yields for a text.
     pub(crate) fn embed_width(&self) -> Option<usize> {
         let pass = self.program().passes.get(self.inner.embed?)?;
         Some(pass.width as usize)
+    }
+
+    /// Values of an output row that are not part of a vector.
+    pub(crate) fn embed_skipped(&self) -> usize {
+        match self.inner.weighs {
+            Some(_) => TOKEN_WEIGHT_FLOATS as usize,
+            None => 0,
+        }
+    }
+
+    /// True if it has sparse vectors of texts ([`Engine::embed_sparse`](crate::Engine::embed_sparse)).
+    pub fn weighs_tokens(&self) -> bool {
+        self.inner.weighs.is_some()
+    }
+
+    /// Why it has no sparse vectors.
+    pub(crate) fn why_not_sparse(&self) -> &'static str {
+        let encoder = self.inner.spec.encoder.as_ref();
+        match encoder.is_some_and(|encoder| encoder.weighs_tokens) {
+            true => {
+                "it was loaded for scores, or with mean pooling, which does not go with its weights of tokens"
+            }
+            false => "it has no weights of tokens, such as sparse_linear.pt of BGE-M3",
+        }
     }
 
     /// True if it was loaded to score pairs of texts.

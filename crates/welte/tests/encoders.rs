@@ -45,7 +45,7 @@ fn floats(list: &Value) -> Vec<f32> {
 fn agree(device: &str, most: f32) {
     let goldens = goldens();
     let mut wrong = Vec::new();
-    assert!(goldens.len() >= 15);
+    assert!(goldens.len() >= 22);
     for golden in goldens {
         let name = golden["name"].as_str().unwrap();
         let scores = golden["scores"].as_bool().unwrap();
@@ -82,6 +82,120 @@ fn agree(device: &str, most: f32) {
         }
     }
     assert!(wrong.is_empty(), "on {device}:\n{}", wrong.join("\n"));
+}
+
+/// What the tokens of texts weigh, alone and beside texts whose vectors alone are wanted.
+fn weights_agree(device: &str, most: f32) {
+    let goldens = goldens();
+    let with_weights = goldens.iter().filter(|golden| golden["weights"].is_array());
+    assert!(with_weights.clone().count() >= 2);
+    for golden in with_weights {
+        let name = &golden["name"];
+        let file = Golden::new(golden["path"].as_str().unwrap());
+        let model = load(file.path(), device, false, None);
+        assert!(model.weighs_tokens() && model.embedding_size() == Some(48));
+        let engine = model.engine().unwrap();
+        let texts = golden["texts"].as_array().unwrap().iter();
+        let texts = texts.map(|text| floats(text).into_iter().map(|v| v as u32).collect());
+        let texts: Vec<Vec<u32>> = texts.collect();
+        let begun: Vec<_> = texts
+            .iter()
+            .map(|text| {
+                let dense = engine.embed(text.clone(), None).unwrap();
+                (engine.embed_sparse(text.clone(), None).unwrap(), dense)
+            })
+            .collect();
+        for ((sparse, dense), want) in begun.into_iter().zip(golden["weights"].as_array().unwrap())
+        {
+            let (sparse, dense) = (sparse.wait().unwrap(), dense.wait().unwrap());
+            assert_eq!(sparse.dense, dense, "{name}");
+            let want = want.as_object().unwrap();
+            assert!(sparse.weights.is_sorted_by(|a, b| a.0 < b.0), "{name}");
+            // A weight near 0 may be on either side of it.
+            let all = want.keys().map(|token| token.parse().unwrap());
+            let all = all.chain(sparse.weights.iter().map(|(token, _)| *token));
+            for token in all {
+                let got = sparse.weights.iter().find(|(known, _)| *known == token);
+                let got = got.map_or(0.0, |(_, weight)| *weight);
+                let want = want.get(&token.to_string());
+                let want = want.map_or(0.0, |weight| weight.as_f64().unwrap() as f32);
+                assert!(
+                    (got - want).abs() <= most,
+                    "{name}, token {token}: {got}, not {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_cpu_weighs_tokens_as_transformers_does() {
+    weights_agree("cpu", 1e-3);
+}
+
+#[test]
+fn the_reference_weighs_tokens_as_transformers_does() {
+    weights_agree("reference", 1e-3);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_weighs_tokens_as_transformers_does() {
+    weights_agree("cuda", 3e-2);
+}
+
+#[test]
+fn a_model_without_weights_of_tokens_has_no_sparse_vectors() {
+    let sparse = |model: &Model| {
+        let refused = model.engine().unwrap().embed_sparse(vec![7, 8], None);
+        refused.err().unwrap().to_string()
+    };
+    let model = load(bert().path(), "cpu", false, None);
+    assert!(!model.weighs_tokens());
+    assert!(sparse(&model).contains("sparse_linear.pt"));
+    // The mean of all rows is another output than the rows.
+    let golden = Golden::new("encoders/bge-m3");
+    let model = load(golden.path(), "cpu", false, Some(Pooling::Mean));
+    assert!(!model.weighs_tokens());
+    assert!(sparse(&model).contains("mean pooling"));
+    let model = load(golden.path(), "cpu", false, Some(Pooling::Last));
+    let engine = model.engine().unwrap();
+    let text = vec![9, 8, 9, 7];
+    let vector = engine.embed(text.clone(), None).unwrap().wait().unwrap();
+    let sparse = engine.embed_sparse(text, None).unwrap().wait().unwrap();
+    assert_eq!(sparse.dense, vector);
+    let engine = load(golden.path(), "cpu", false, None).engine().unwrap();
+    let first = engine.embed(vec![9, 8, 9, 7], None).unwrap();
+    assert_ne!(first.wait().unwrap(), vector);
+    assert!(matches!(
+        engine.embed_sparse(vec![7; 73], None).err(),
+        Some(Error::ContextFull { .. })
+    ));
+    assert!(matches!(
+        engine.embed_sparse(vec![], None).err(),
+        Some(Error::EmptyPrompt)
+    ));
+}
+
+/// An encoder reads a text at once, also where only its last row makes the vector.
+#[test]
+fn no_text_of_an_encoder_is_cut() {
+    let golden = bert();
+    let vectors = |together: usize| {
+        let model = load(golden.path(), "cpu", false, Some(Pooling::Last));
+        let engine = model.engine().unwrap();
+        let text = |nth: u32| {
+            (0..60)
+                .map(|at| 5 + (at * 7 + nth) % 90)
+                .collect::<Vec<u32>>()
+        };
+        let begun = (0..4).map(|nth| engine.embed(text(nth), None).unwrap());
+        let mut begun: Vec<_> = begun.collect();
+        begun.truncate(together);
+        let vectors = begun.into_iter().map(|one| one.wait().unwrap());
+        vectors.collect::<Vec<_>>()
+    };
+    assert_eq!(vectors(4)[0], vectors(1)[0]);
 }
 
 #[test]

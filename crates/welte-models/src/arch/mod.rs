@@ -68,7 +68,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 85] = [
+const ALL: [&Architecture; 88] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -92,6 +92,7 @@ const ALL: [&Architecture; 85] = [
     &gemma::GEMMA3,
     &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
+    &gemma4::EMBEDDING_GEMMA2,
     &phi3::PHI3,
     &phimoe::PHIMOE,
     &olmo2::OLMO2,
@@ -102,6 +103,8 @@ const ALL: [&Architecture; 85] = [
     &bert::NOMIC_BERT,
     &bert::NOMIC_BERT_MOE,
     &bert::JINA_V3,
+    &bert::JINA_V2,
+    &bert::JINA_V2_CODE,
     &eurobert::EUROBERT,
     &eurobert::LLAMA_EMBED,
     &modernbert::MODERNBERT,
@@ -193,6 +196,7 @@ impl Architecture {
         let said = match said {
             "bailing_moe" if keys.bool("use_qk_norm")? == Some(true) => "bailing_moe_v2",
             "nomic_bert" if keys.u32("moe_every_n_layers")?.unwrap_or(0) > 0 => "nomic_bert_moe",
+            "bert" if checkpoint.dialect() == Dialect::HuggingFace => bert::kind_of(&keys)?,
             other => other,
         };
         let known = |said: &str| {

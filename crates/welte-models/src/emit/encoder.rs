@@ -1,9 +1,10 @@
 //! The parts of the forward pass that only encoders have.
 
-use super::{Emitter, at};
-use crate::LayerRope;
+use super::{Emitter, LIMITS, at};
+use crate::encoder::TOKEN_WEIGHT_FLOATS;
 use crate::spec::Encoder;
-use crate::weights::Layer;
+use crate::weights::{Layer, Step};
+use crate::{LayerRope, LayerShape, Pooling};
 use welte_table::{BufferRef, NO_WEIGHT, Op, params as p};
 
 impl Emitter<'_> {
@@ -43,9 +44,15 @@ impl Emitter<'_> {
     /// Norms and rotates queries and keys, and lets each row see the whole text, or its window.
     pub(super) fn encode_attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let LayerShape {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = spec.shape(index);
         let stride = (heads + 2 * kv_heads) * head_dim;
         self.head_norms(index, layer, heads * head_dim, stride);
+        self.values(index);
         let kind = spec.layer_ropes.get(index).copied();
         let rope = match (kind, &spec.local_rope) {
             (Some(LayerRope::None), _) => None,
@@ -83,10 +90,59 @@ impl Emitter<'_> {
         self.out.push(
             "attention",
             Op::EncodeAttention,
-            &[],
+            &[NO_WEIGHT, self.weights.encoder.slopes.unwrap_or(NO_WEIGHT)],
             &[set.qkv, set.attn],
             params.words(),
         );
+    }
+
+    /// The chosen rows, each behind the weight of its token: `max(weight . x + bias, 0)`.
+    pub(super) fn weighed(&mut self, weight: &Step) -> (u32, BufferRef) {
+        let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
+        let width = TOKEN_WEIGHT_FLOATS + dim;
+        let states = at(chosen, TOKEN_WEIGHT_FLOATS);
+        let pool = p::Pool {
+            n: dim,
+            kind: Pooling::Last.word(),
+            normalise: 0,
+            x_stride: dim,
+            y_stride: width,
+            group: 0,
+        };
+        self.out
+            .push("chosen", Op::Pool, &[], &[x, states], pool.words());
+        let params = p::Matmul {
+            n: 1,
+            k: dim,
+            x_stride: width,
+            y_stride: width,
+        };
+        let buffers = [states, chosen];
+        let matrix = [weight.matrix];
+        self.out
+            .push(&weight.label, Op::Matmul, &matrix, &buffers, params.words());
+        if let Some(bias) = weight.bias {
+            let params = p::Bias {
+                n: 1,
+                y_stride: width,
+            };
+            let y = [chosen];
+            self.out
+                .push("token weight bias", Op::Bias, &[bias], &y, params.words());
+        }
+        let params = p::Act {
+            n: 1,
+            act: LIMITS,
+            a: 0.0,
+            b: f32::MAX,
+            c: 0.0,
+            d: 0.0,
+            y_stride: width,
+        };
+        let label = "token weight activation";
+        self.out
+            .push(label, Op::Act, &[], &[chosen], params.words());
+        (width, chosen)
     }
 
     /// The matrices between the pooled state and the result.

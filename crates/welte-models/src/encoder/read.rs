@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::keys::Keys;
 use crate::names::{bias, weight};
-use crate::spec::{Act, Dense};
+use crate::spec::{Act, Dense, MOST_DIM};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
@@ -14,6 +14,8 @@ pub(crate) struct EncoderNames {
     pub(crate) embedding_norm: &'static str,
     /// By family: the first matrix of the classifier, its norm, and the second matrix.
     pub(crate) classifiers: &'static [[&'static str; 3]],
+    /// What a token weighs.
+    pub(crate) token_weight: &'static str,
 }
 
 const GGUF: EncoderNames = EncoderNames {
@@ -21,6 +23,7 @@ const GGUF: EncoderNames = EncoderNames {
     types: "token_types",
     embedding_norm: "token_embd_norm",
     classifiers: &[["cls", "cls.norm", "cls.output"]],
+    token_weight: "sparse",
 };
 
 const HUGGING_FACE: EncoderNames = EncoderNames {
@@ -32,6 +35,7 @@ const HUGGING_FACE: EncoderNames = EncoderNames {
         ["head.dense", "head.norm", "classifier"],
         ["pooler.dense", "", "classifier"],
     ],
+    token_weight: "sparse_linear",
 };
 
 impl EncoderNames {
@@ -52,6 +56,12 @@ pub(crate) fn classifier(keys: &Keys<'_>, act: Act) -> Option<Act> {
     };
     let mut families = names.classifiers.iter();
     families.find(|f| has(f[2])).map(|_| act)
+}
+
+/// True if the checkpoint has a matrix that yields what a token weighs.
+pub(crate) fn weighs_tokens(keys: &Keys<'_>) -> bool {
+    let name = EncoderNames::of(keys.checkpoint).token_weight;
+    keys.checkpoint.tensor(&weight(name, 0)).is_some()
 }
 
 /// The dense layers that follow pooling.
@@ -100,6 +110,27 @@ pub(crate) fn dense(keys: &Keys<'_>) -> Result<Vec<Dense>, Error> {
         .collect()
 }
 
+/// The name of the matrix with which EmbeddingGemma 2 ends. Texts are pooled before it, which yields the same.
+const PROJECTION: &str = "model.embedding_projection";
+
+/// That matrix.
+pub(crate) fn projection(keys: &Keys<'_>) -> Result<Dense, Error> {
+    let outputs = keys.size("embedding_dim", None, MOST_DIM)?;
+    Ok(Dense {
+        outputs,
+        bias: false,
+        tanh: false,
+    })
+}
+
+/// The name of a layer after pooling.
+pub(crate) fn step_name(gguf: bool, projects: bool, index: u32) -> String {
+    match index.checked_sub(projects.into()) {
+        None => PROJECTION.to_string(),
+        Some(index) => dense_name(gguf, index),
+    }
+}
+
 pub(crate) fn dense_name(gguf: bool, index: u32) -> String {
     if gguf {
         format!("dense_{}", index + 2)
@@ -131,6 +162,10 @@ pub(crate) fn is_spare(name: &str) -> bool {
         "decoder.",
         "classifier.",
         "embeddings.position_ids",
+        "sparse.",
+        "sparse_linear.",
+        "colbert.",
+        "colbert_linear.",
     ];
     name == "cls" || heads.iter().any(|head| name.starts_with(head))
 }
