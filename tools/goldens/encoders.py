@@ -8,6 +8,7 @@ that transformers computes for them. transformers lacks nomic-bert with experts,
 import json
 import pathlib
 import sys
+import tempfile
 
 import gguf
 import torch
@@ -237,6 +238,76 @@ def llama_gguf(model, path, seed, arch):
     made.finish()
 
 
+def jina_v3_tasks(out, add):
+    """Jina v3 as it was published: an XLM-R with rotary positions, whose matrices have a change of low rank for each task."""
+    seed, tasks, rank, name = 100, ["retrieval.query", "retrieval.passage", "separation"], 2, "jina-v3-tasks"
+    config = tf.JinaEmbeddingsV3Config(**dict(SIZES, type_vocab_size=1))
+    config._attn_implementation = "eager"
+    folder, generator = out / "encoders" / name, torch.Generator().manual_seed(seed)
+    made = {}
+    with tempfile.TemporaryDirectory() as place:
+        # Names as they are stored.
+        randomise(tf.JinaEmbeddingsV3Model(config), seed).save_pretrained(place)
+        plain = load_file(pathlib.Path(place) / "model.safetensors")
+    folder.mkdir(parents=True, exist_ok=True)
+    for weight, value in plain.items():
+        if value.dim() < 2:
+            made[f"roberta.{weight}"] = value
+            continue
+        start, (n, k) = f"roberta.{weight}".removesuffix(".weight") + ".parametrizations.weight", value.shape
+        made[f"{start}.original"] = value
+        shapes = ((n, rank), (rank, k)) if "embeddings." in weight else ((rank, k), (n, rank))
+        for half, shape in zip("AB", shapes):
+            made[f"{start}.0.lora_{half}"] = torch.randn((len(tasks), *shape), generator=generator) * 0.3
+    save_file(made, folder / "model.safetensors", {"format": "pt"})
+    kept = Safetensors(folder / "model.safetensors", seed)
+    made = {key.removeprefix("roberta."): value for key, value in load_file(folder / "model.safetensors").items()}
+    kept.cut()
+    said = dict(SIZES, model_type="xlm-roberta", architectures=["XLMRobertaModel"], hidden_act="gelu", layer_norm_eps=1e-5, type_vocab_size=1,
+                position_embedding_type="rotary", rotary_emb_base=20000.0, lora_adaptations=tasks, lora_alpha=1, lora_rank=rank,
+                default_task=tasks[1], pad_token_id=1, emb_pooler=None)
+    (folder / "config.json").write_text(json.dumps(said, indent=1) + "\n")
+    modules(folder, "mean", config.hidden_size)
+    prompts = {task: f"{task}: " for task in tasks} | {"plain": "so: "}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts, "default_prompt_name": None}))
+    merged = {}
+    for key, value in made.items():
+        if ".parametrizations." not in key:
+            merged[key] = value
+        elif key.endswith(".original"):
+            start = key.removesuffix(".original")
+            a, b = (made[f"{start}.0.lora_{half}"][1] for half in "AB")
+            change = a @ b if "embeddings." in key else b @ a
+            merged[start.removesuffix(".parametrizations.weight") + ".weight"] = value + change / rank
+    with tempfile.TemporaryDirectory() as place:
+        config.save_pretrained(place)
+        save_file({key: value.contiguous() for key, value in merged.items()}, pathlib.Path(place) / "model.safetensors", {"format": "pt"})
+        model, told = tf.JinaEmbeddingsV3Model.from_pretrained(place, attn_implementation="eager", output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"], told
+    inputs = texts(config.vocab_size, seed)
+    with torch.no_grad():
+        states = [model.eval()(input_ids=torch.tensor([text])).last_hidden_state[0] for text in inputs]
+    add(name, folder, "mean", inputs, [s.mean(0) for s in states])
+
+
+def splade(out, add, name, seed, model):
+    # The head of a masked language model over all rows: log(1 + max(logit, 0)), and the largest of each token of the vocabulary.
+    folder = out / "encoders" / name
+    model.config._attn_implementation = "eager"
+    model = directory(randomise(model, seed), folder, seed)
+    kinds = {"": "MLMTransformer.MLMTransformer", "1_Pooling": "SpladePooling.SpladePooling"}
+    module = lambda at, path, kind: {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.sparse_encoder.models.{kind}"}
+    (folder / "modules.json").write_text(json.dumps([module(at, *each) for at, each in enumerate(kinds.items())]))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": None}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    inputs = texts(model.config.vocab_size, seed)
+    with torch.no_grad():
+        logits = [model(input_ids=torch.tensor([text])).logits[0] for text in inputs]
+    weights = [torch.log1p(torch.relu(each)).amax(0) for each in logits]
+    add(name, folder, "splade", inputs, [], [{str(t): round(float(w), 6) for t, w in enumerate(each) if w > 0} for each in weights])
+
+
 # Jina v2 (JinaBERT), which transformers lacks: ALiBi both ways, GEGLU. The model of code norms queries and keys, and the sum after
 # attention twice. Six heads, so that slopes are not those of a power of two alone.
 JINA_HEADS = 6
@@ -365,10 +436,13 @@ def bge_m3(out, add):
     model = directory(randomise(tf.XLMRobertaModel(config), seed), folder, seed)
     modules(folder, "cls", config.hidden_size)
     generator = torch.Generator().manual_seed(seed)
-    weight, bias = torch.randn((1, 48), generator=generator) * 0.3, torch.randn(1, generator=generator) * 0.3
-    torch.save({"weight": weight.half(), "bias": bias.half()}, folder / "sparse_linear.pt")
-    torch.save({"weight": torch.randn((4, 48)).half()}, folder / "colbert_linear.pt")
+    weight = torch.randn((1, 48), generator=generator) * 0.3
     inputs = texts(config.vocab_size, seed)
+    with torch.no_grad():
+        # Half of the tokens weigh something.
+        bias = -F.linear(model(input_ids=torch.tensor([inputs[-1]])).last_hidden_state[0], weight).median(0).values
+    torch.save({"weight": weight.half(), "bias": bias.half()}, folder / "sparse_linear.pt")
+    torch.save({"weight": torch.randn((4, 48), generator=generator).half()}, folder / "colbert_linear.pt")
 
     def outputs(bias):
         states = [model(input_ids=torch.tensor([text])).last_hidden_state[0] for text in inputs]
@@ -501,6 +575,17 @@ def main():
         bge_m3(out, add)
     if not wanted or "embeddinggemma2" in wanted:
         embedding_gemma2(out, add)
+    distil = dict(vocab_size=96, dim=48, n_layers=3, n_heads=4, hidden_dim=80, max_position_embeddings=72)
+    if not wanted or "jina-v3-tasks" in wanted:
+        jina_v3_tasks(out, add)
+    masked = dict(SIZES, pad_token_id=1, max_position_embeddings=74)
+    for seed, name, kind, config in [
+        (95, "splade", tf.BertForMaskedLM, tf.BertConfig(**SIZES)),
+        (96, "splade-roberta", tf.XLMRobertaForMaskedLM, tf.XLMRobertaConfig(**masked)),
+        (97, "splade-distilbert", tf.DistilBertForMaskedLM, tf.DistilBertConfig(**distil)),
+    ]:
+        if not wanted or name in wanted:
+            splade(out, add, name, seed, kind(config))
     for seed, name in [(70, "jina-v2"), (80, "jina-v2-code")]:
         if not wanted or name in wanted:
             index = [entry for entry in index if entry["name"].removesuffix(" (GGUF)") != name]

@@ -23,7 +23,7 @@ pub(crate) struct EmbedArgs {
     /// An image that gets a vector, after the texts (repeatable); models that generate text read it as the message of a user
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// Rows that make the vector: last, mean or cls [default: as the model says, else last]
+    /// Rows that make the vector: last, mean or cls; or splade, which is sparse [default: as the model says, else last]
     #[arg(long, value_name = "KIND", value_parser = pooling)]
     pooling: Option<Pooling>,
     /// Scale vectors to length 1 [default: as the model says]
@@ -41,7 +41,7 @@ pub(crate) struct EmbedArgs {
     /// Put this prompt of the model before every text, such as query or document
     #[arg(long, value_name = "NAME")]
     prompt_name: Option<String>,
-    /// Add what the tokens of each text weigh, for models with such weights (BGE-M3)
+    /// Add what tokens weigh in each text, for models with such weights (BGE-M3, SPLADE)
     #[arg(long, conflicts_with = "image")]
     sparse: bool,
     /// Cut texts that do not fit in the context
@@ -116,7 +116,11 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
                 let vector = vector.wait()?;
                 let weight = |(token, weight)| json!({ "index": token, "value": weight });
                 let sparse: Vec<_> = vector.weights.into_iter().map(weight).collect();
-                json!({ "index": index, "embedding": vector.dense, "sparse": sparse, "tokens": tokens })
+                let mut line = json!({ "index": index, "sparse": sparse, "tokens": tokens });
+                if !vector.dense.is_empty() {
+                    line["embedding"] = json!(vector.dense);
+                }
+                line
             }
         };
         if let Some(id) = id {
@@ -147,9 +151,20 @@ struct Shape {
 
 impl Shape {
     fn of(model: &Model, args: &EmbedArgs) -> anyhow::Result<Shape> {
-        let size = model.embedding_size();
+        let (size, origin) = (model.embedding_size(), model.origin());
+        if size.is_none() && model.has_sparse_vectors() {
+            anyhow::ensure!(
+                args.sparse,
+                "{origin}: its vectors are sparse; use --sparse"
+            );
+            let none = args.dimensions.is_none();
+            anyhow::ensure!(none, "--dimensions: sparse vectors have none");
+            return Ok(Shape {
+                dimensions: 0,
+                normalise: false,
+            });
+        }
         let size = size.with_context(|| {
-            let origin = model.origin();
             format!("{origin}: this model scores pairs of texts; use `welte rerank`")
         })?;
         let dimensions = args.dimensions.unwrap_or(size);

@@ -105,4 +105,26 @@ fn embed_weighs_tokens() {
     let (_, said) = words_of(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("gives no sparse vectors"), "{said}");
+    // SPLADE has sparse vectors alone.
+    let splade = welte_goldens::Golden::new("encoders/splade");
+    std::fs::write(splade.path().join("tokenizer.json"), words).unwrap();
+    let run = |more: &[&str]| {
+        let given = ["embed", "-m", splade.path().to_str().unwrap(), "red fox"];
+        let output = welte(&[&given[..], &["--device", "cpu"], more].concat());
+        let (found, said) = words_of(&output);
+        (output.status.code(), found, said)
+    };
+    let (code, found, said) = run(&["--sparse"]);
+    assert_eq!(code, Some(0), "{said}");
+    let line: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let sparse = line["sparse"].as_array().unwrap();
+    assert!(line["embedding"].is_null() && sparse.len() > 10, "{line}");
+    for (more, part) in [
+        (&[][..], "its vectors are sparse"),
+        (&["--sparse", "--dimensions", "3"], "--dimensions"),
+    ] {
+        let (code, _, said) = run(more);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(part), "{said}");
+    }
 }

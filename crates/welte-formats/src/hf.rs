@@ -83,6 +83,7 @@ impl Directory {
             }
         }
         jina_clip::add(&path.join(CONFIG), &mut metadata)?;
+        jina_clip::leave_out_prompts(&mut metadata);
         let mut directory = Directory {
             path: path.to_path_buf(),
             origin: path.display().to_string(),

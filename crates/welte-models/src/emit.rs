@@ -344,6 +344,9 @@ impl<'a> Emitter<'a> {
         if let Some(weight) = &self.weights.encoder.token_weight {
             return self.weighed(weight);
         }
+        if let [inner, outer] = &self.weights.encoder.masked_head[..] {
+            return self.vocabulary(inner, outer);
+        }
         let pool = p::Pool {
             n: dim,
             kind: self.places.pooling.word(),

@@ -3,7 +3,8 @@
 mod read;
 
 pub(crate) use read::{
-    EncoderNames, classifier, dense, is_spare, must_be, projection, step_name, weighs_tokens,
+    EncoderNames, classifier, dense, is_spare, masked_head, must_be, projection, step_name,
+    weighs_tokens,
 };
 
 use crate::buffers::Buffers;
@@ -39,6 +40,7 @@ pub(crate) fn compile(
             ),
         });
     }
+    options.check_pooling(spec)?;
     let (weights, list) = collect(spec, checkpoint, names, options)?;
     let mut buffers = Buffers::default();
     let tokens = buffers.add("tokens", Class::Tables, 4 * u64::from(rows));
@@ -55,10 +57,12 @@ pub(crate) fn compile(
         let bytes = 4 * u64::from(outputs) * u64::from(width);
         buffers.add(name, Class::ScratchPrompt, bytes)
     };
-    let chosen = match weighs {
-        true => add("prompt.chosen", TOKEN_WEIGHT_FLOATS + spec.dim),
-        false => add("prompt.chosen", spec.dim),
+    let width = match (weighs, options.pools_vocabulary()) {
+        (true, _) => TOKEN_WEIGHT_FLOATS + spec.dim,
+        (_, true) => spec.vocab,
+        _ => spec.dim,
     };
+    let chosen = add("prompt.chosen", width);
     let steps = |weights: &Weights| {
         let widths = weights.encoder.steps.iter().map(|step| step.n);
         widths.collect::<Vec<_>>()
@@ -68,10 +72,16 @@ pub(crate) fn compile(
         .enumerate()
         .map(|(i, n)| add(&format!("prompt.dense {i}"), n))
         .collect();
+    let logits = if options.pools_vocabulary() {
+        let bytes = 4 * u64::from(rows) * u64::from(spec.vocab);
+        buffers.add("prompt.logits", Class::ScratchPrompt, bytes)
+    } else {
+        BufferRef::NONE
+    };
     let places = Places {
         tokens,
         caches: &[],
-        logits: BufferRef::NONE,
+        logits,
         chosen,
         features: false,
         pooling: options.pooling,

@@ -497,6 +497,8 @@ pub struct Encoder {
     pub classifier: Option<Act>,
     /// The checkpoint has a matrix that yields what a token weighs, so texts have sparse vectors, too (BGE-M3).
     pub weighs_tokens: bool,
+    /// The checkpoint has the head of a masked language model ([`Pooling::Vocabulary`](crate::Pooling::Vocabulary)).
+    pub masked_head: bool,
 }
 
 /// A table of learned positions.

@@ -48,7 +48,7 @@ pub enum Error {
     Deadline,
     /// The model gives no vectors of texts.
     #[error(
-        "{origin} gives no embeddings: it was loaded without them, or it scores pairs of texts"
+        "{origin} gives no embeddings: it was loaded without them, it scores pairs of texts, or its vectors are sparse"
     )]
     NoEmbeddings {
         /// Which model.

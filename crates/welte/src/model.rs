@@ -17,7 +17,7 @@ use crate::adapter::{AdapterContent, read_all};
 use crate::cache::{fingerprint, sha256, with_head};
 use crate::card::Card;
 use crate::constraint::Grammars;
-use crate::engine::Neighbour;
+use crate::engine::{Neighbour, Sparse};
 use crate::fit::FittedContext;
 use crate::pictures::Sense;
 use crate::text::TextSide;
@@ -69,8 +69,8 @@ pub(crate) struct Inner {
     pub(crate) embed: Option<usize>,
     /// The embed pass yields scores.
     pub(crate) scores: bool,
-    /// The embed pass weighs tokens, and vectors are rows that this pooling takes.
-    pub(crate) weighs: Option<Pooling>,
+    /// How the embed pass makes sparse vectors, if it does.
+    pub(crate) sparse: Option<Sparse>,
     /// Segments of a text, each of which may have the whole context.
     pub(crate) segments: u32,
     vectors: VectorSettings,
@@ -280,7 +280,15 @@ impl Model {
         let width = embed.map(|embed| plan.program.passes[embed].width);
         let weighs = spec.encoder.as_ref().is_some_and(|e| e.weighs_tokens)
             && width == Some(spec.dim + TOKEN_WEIGHT_FLOATS);
-        let weighs = weighs.then(|| options.pooling.or(vectors.pooling).unwrap_or(Pooling::Mean));
+        let pooling = options.pooling.or(vectors.pooling);
+        let sparse = match pooling {
+            Some(Pooling::Vocabulary) if embed.is_some() && !options.scores => {
+                Some(Sparse::Vocabulary)
+            }
+            _ => weighs.then_some(Sparse::Tokens {
+                first: pooling == Some(Pooling::First),
+            }),
+        };
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
@@ -333,7 +341,7 @@ impl Model {
                 prompt,
                 embed,
                 scores: options.scores,
-                weighs,
+                sparse,
                 segments,
                 vectors,
                 tokenizer,
@@ -404,7 +412,8 @@ impl Model {
 
     /// Values of the vector of a text, if it was loaded for embeddings.
     pub fn embedding_size(&self) -> Option<usize> {
-        let width = self.embed_width().filter(|_| !self.inner.scores);
+        let dense = !self.inner.scores && self.inner.sparse != Some(Sparse::Vocabulary);
+        let width = self.embed_width().filter(|_| dense);
         width.map(|width| width - self.embed_skipped())
     }
 
@@ -416,25 +425,26 @@ impl Model {
 
     /// Values of an output row that are not part of a vector.
     pub(crate) fn embed_skipped(&self) -> usize {
-        match self.inner.weighs {
-            Some(_) => TOKEN_WEIGHT_FLOATS as usize,
-            None => 0,
+        match self.inner.sparse {
+            Some(Sparse::Tokens { .. }) => TOKEN_WEIGHT_FLOATS as usize,
+            _ => 0,
         }
     }
 
     /// True if it has sparse vectors of texts ([`Engine::embed_sparse`](crate::Engine::embed_sparse)).
-    pub fn weighs_tokens(&self) -> bool {
-        self.inner.weighs.is_some()
+    pub fn has_sparse_vectors(&self) -> bool {
+        self.inner.sparse.is_some()
     }
 
     /// Why it has no sparse vectors.
     pub(crate) fn why_not_sparse(&self) -> &'static str {
         let encoder = self.inner.spec.encoder.as_ref();
-        match encoder.is_some_and(|encoder| encoder.weighs_tokens) {
-            true => {
+        match encoder.map(|encoder| (encoder.weighs_tokens, encoder.masked_head)) {
+            Some((true, _)) => {
                 "it was loaded for scores, or with mean pooling, which does not go with its weights of tokens"
             }
-            false => "it has no weights of tokens, such as sparse_linear.pt of BGE-M3",
+            Some((_, true)) => "if it was trained for them (SPLADE), load it with --pooling splade",
+            _ => "it has no weights of tokens, such as sparse_linear.pt of BGE-M3",
         }
     }
 

@@ -24,6 +24,34 @@ pub(super) const BERT: Architecture = Architecture {
     finish: |spec, keys| learned(spec, keys, 0),
 };
 
+/// Without segments. The activation has a name of its own.
+pub(super) const DISTILBERT: Architecture = Architecture {
+    name: "distilbert",
+    gguf: &[],
+    hugging_face: &["distilbert"],
+    hugging_face_names: Names {
+        q: "transformer.layer.{}.attention.q_lin",
+        k: "transformer.layer.{}.attention.k_lin",
+        v: "transformer.layer.{}.attention.v_lin",
+        o: "transformer.layer.{}.attention.out_lin",
+        post_attn_norm: "transformer.layer.{}.sa_layer_norm",
+        up: "transformer.layer.{}.ffn.lin1",
+        down: "transformer.layer.{}.ffn.lin2",
+        post_ffn_norm: "transformer.layer.{}.output_layer_norm",
+        ..HUGGING_FACE
+    },
+    finish: |spec, keys| {
+        learned(spec, keys, 0)?;
+        must_be(keys, "activation", "gelu")?;
+        (spec.act, spec.eps) = (Act::Gelu, 1e-12);
+        if let Some(encoder) = &mut spec.encoder {
+            encoder.types = 0;
+        }
+        Ok(())
+    },
+    ..BERT
+};
+
 /// Positions begin after the number of the padding token.
 pub(super) const ROBERTA: Architecture = Architecture {
     name: "roberta",
@@ -252,15 +280,21 @@ fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     } else {
         types
     };
+    // Files of DistilBERT have no table.
+    let no_table = keys.is_gguf() && keys.checkpoint.tensor("token_types.weight").is_none();
     spec.encoder = Some(Encoder {
-        types: keys
-            .u32(&types)?
-            .unwrap_or(if keys.is_gguf() { 1 } else { 2 }),
+        types: match keys.u32(&types)? {
+            _ if no_table => 0,
+            Some(types) => types,
+            None if keys.is_gguf() => 1,
+            None => 2,
+        },
         embedding_norm: true,
         norms_sums: true,
         dense: encoder::dense(keys)?,
         classifier: encoder::classifier(keys, Act::Tanh),
         weighs_tokens: encoder::weighs_tokens(keys),
+        masked_head: encoder::masked_head(keys),
         ..Encoder::default()
     });
     Ok(())

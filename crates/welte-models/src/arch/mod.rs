@@ -68,7 +68,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 88] = [
+const ALL: [&Architecture; 89] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -100,6 +100,7 @@ const ALL: [&Architecture; 88] = [
     &gpt_oss::GPT_OSS,
     &bert::BERT,
     &bert::ROBERTA,
+    &bert::DISTILBERT,
     &bert::NOMIC_BERT,
     &bert::NOMIC_BERT_MOE,
     &bert::JINA_V3,
@@ -196,6 +197,10 @@ impl Architecture {
         let said = match said {
             "bailing_moe" if keys.bool("use_qk_norm")? == Some(true) => "bailing_moe_v2",
             "nomic_bert" if keys.u32("moe_every_n_layers")?.unwrap_or(0) > 0 => "nomic_bert_moe",
+            // Jina v3, as it was published.
+            "xlm-roberta" if keys.text("position_embedding_type")? == Some("rotary") => {
+                "jina_embeddings_v3"
+            }
             "bert" if checkpoint.dialect() == Dialect::HuggingFace => bert::kind_of(&keys)?,
             other => other,
         };

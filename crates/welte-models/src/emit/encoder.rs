@@ -1,6 +1,6 @@
 //! The parts of the forward pass that only encoders have.
 
-use super::{Emitter, LIMITS, at};
+use super::{Emitter, at};
 use crate::encoder::TOKEN_WEIGHT_FLOATS;
 use crate::spec::Encoder;
 use crate::weights::{Layer, Step};
@@ -96,7 +96,7 @@ impl Emitter<'_> {
         );
     }
 
-    /// The chosen rows, each behind the weight of its token: `max(weight . x + bias, 0)`.
+    /// The chosen rows, each behind the weight of its token: `weight . x + bias`. What is not above 0 weighs nothing.
     pub(super) fn weighed(&mut self, weight: &Step) -> (u32, BufferRef) {
         let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
         let width = TOKEN_WEIGHT_FLOATS + dim;
@@ -130,19 +130,65 @@ impl Emitter<'_> {
             self.out
                 .push("token weight bias", Op::Bias, &[bias], &y, params.words());
         }
-        let params = p::Act {
-            n: 1,
-            act: LIMITS,
-            a: 0.0,
-            b: f32::MAX,
-            c: 0.0,
-            d: 0.0,
-            y_stride: width,
-        };
-        let label = "token weight activation";
-        self.out
-            .push(label, Op::Act, &[], &[chosen], params.words());
         (width, chosen)
+    }
+
+    /// The largest logit of each token over the rows of a text, as the head of a masked language model has them.
+    pub(super) fn vocabulary(&mut self, inner: &Step, outer: &Step) -> (u32, BufferRef) {
+        let (set, places) = (self.set, self.places);
+        // Nothing is added to the stream any more.
+        self.step(inner, set.x, set.sum);
+        self.step(outer, set.sum, places.logits);
+        let pool = p::Pool {
+            n: outer.n,
+            kind: Pooling::Vocabulary.word(),
+            normalise: 0,
+            x_stride: outer.n,
+            y_stride: outer.n,
+            group: 0,
+        };
+        let buffers = [places.logits, places.chosen];
+        self.out
+            .push("largest logits", Op::Pool, &[], &buffers, pool.words());
+        (outer.n, places.chosen)
+    }
+
+    /// y = norm(act(W x + bias))
+    fn step(&mut self, step: &Step, x: BufferRef, y: BufferRef) {
+        let params = p::Matmul {
+            n: step.n,
+            k: step.k,
+            x_stride: step.k,
+            y_stride: step.n,
+        };
+        let matrix = [step.matrix];
+        self.out
+            .push(&step.label, Op::Matmul, &matrix, &[x, y], params.words());
+        if let Some(bias) = step.bias {
+            let params = p::Bias {
+                n: step.n,
+                y_stride: step.n,
+            };
+            let label = format!("{} bias", step.label);
+            self.out
+                .push(&label, Op::Bias, &[bias], &[y], params.words());
+        }
+        if let Some(act) = step.act {
+            let params = p::Act {
+                n: step.n,
+                act: act.word(),
+                a: 0.0,
+                b: 0.0,
+                c: 0.0,
+                d: 0.0,
+                y_stride: step.n,
+            };
+            let label = format!("{} activation", step.label);
+            self.out.push(&label, Op::Act, &[], &[y], params.words());
+        }
+        if let Some(norm) = step.norm {
+            self.norm(&format!("{} norm", step.label), norm, y, y);
+        }
     }
 
     /// The matrices between the pooled state and the result.
@@ -150,41 +196,7 @@ impl Emitter<'_> {
         let (mut width, mut x) = (self.spec.dim, from);
         let weights = self.weights;
         for (step, y) in weights.encoder.steps.iter().zip(self.places.results) {
-            let params = p::Matmul {
-                n: step.n,
-                k: step.k,
-                x_stride: step.k,
-                y_stride: step.n,
-            };
-            let buffers = [at(x, 0), *y];
-            let matrix = [step.matrix];
-            self.out
-                .push(&step.label, Op::Matmul, &matrix, &buffers, params.words());
-            if let Some(bias) = step.bias {
-                let params = p::Bias {
-                    n: step.n,
-                    y_stride: step.n,
-                };
-                let label = format!("{} bias", step.label);
-                self.out
-                    .push(&label, Op::Bias, &[bias], &[*y], params.words());
-            }
-            if let Some(act) = step.act {
-                let params = p::Act {
-                    n: step.n,
-                    act: act.word(),
-                    a: 0.0,
-                    b: 0.0,
-                    c: 0.0,
-                    d: 0.0,
-                    y_stride: step.n,
-                };
-                let label = format!("{} activation", step.label);
-                self.out.push(&label, Op::Act, &[], &[*y], params.words());
-            }
-            if let Some(norm) = step.norm {
-                self.norm("classifier norm", norm, *y, *y);
-            }
+            self.step(step, at(x, 0), *y);
             (width, x) = (step.n, *y);
         }
         (width, x)

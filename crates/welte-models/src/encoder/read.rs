@@ -16,6 +16,9 @@ pub(crate) struct EncoderNames {
     pub(crate) classifiers: &'static [[&'static str; 3]],
     /// What a token weighs.
     pub(crate) token_weight: &'static str,
+    /// By family, of the head of a masked language model: its first matrix, the norm after it, the second matrix (that of the embeddings
+    /// unless there is one), and the full name of its bias.
+    pub(crate) masked_heads: &'static [[&'static str; 4]],
 }
 
 const GGUF: EncoderNames = EncoderNames {
@@ -24,6 +27,7 @@ const GGUF: EncoderNames = EncoderNames {
     embedding_norm: "token_embd_norm",
     classifiers: &[["cls", "cls.norm", "cls.output"]],
     token_weight: "sparse",
+    masked_heads: &[],
 };
 
 const HUGGING_FACE: EncoderNames = EncoderNames {
@@ -36,6 +40,26 @@ const HUGGING_FACE: EncoderNames = EncoderNames {
         ["pooler.dense", "", "classifier"],
     ],
     token_weight: "sparse_linear",
+    masked_heads: &[
+        [
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.decoder",
+            "cls.predictions.bias",
+        ],
+        [
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head.decoder",
+            "lm_head.bias",
+        ],
+        [
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector",
+            "vocab_projector.bias",
+        ],
+    ],
 };
 
 impl EncoderNames {
@@ -56,6 +80,12 @@ pub(crate) fn classifier(keys: &Keys<'_>, act: Act) -> Option<Act> {
     };
     let mut families = names.classifiers.iter();
     families.find(|f| has(f[2])).map(|_| act)
+}
+
+/// True if the checkpoint has the head of a masked language model.
+pub(crate) fn masked_head(keys: &Keys<'_>) -> bool {
+    let mut families = EncoderNames::of(keys.checkpoint).masked_heads.iter();
+    families.any(|family| keys.checkpoint.tensor(&weight(family[0], 0)).is_some())
 }
 
 /// True if the checkpoint has a matrix that yields what a token weighs.
@@ -150,7 +180,7 @@ pub(crate) fn must_be(keys: &Keys<'_>, key: &str, wanted: &str) -> Result<(), Er
 
 /// Tensors of heads that yield neither vectors nor scores, and constants that old exporters store.
 pub(crate) fn is_spare(name: &str) -> bool {
-    let name = ["bert.", "roberta.", "model."]
+    let name = ["bert.", "roberta.", "distilbert.", "model."]
         .into_iter()
         .find_map(|prefix| name.strip_prefix(prefix))
         .unwrap_or(name);
@@ -162,6 +192,10 @@ pub(crate) fn is_spare(name: &str) -> bool {
         "decoder.",
         "classifier.",
         "embeddings.position_ids",
+        "vocab_transform.",
+        "vocab_layer_norm.",
+        "vocab_projector.",
+        "pre_classifier.",
         "sparse.",
         "sparse_linear.",
         "colbert.",

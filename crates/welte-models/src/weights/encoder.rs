@@ -19,6 +19,8 @@ pub(crate) struct EncoderWeights {
     pub(crate) token_weight: Option<Step>,
     /// What scores lose for each row of distance, by head.
     pub(crate) slopes: Option<WeightId>,
+    /// The matrices of the head of a masked language model.
+    pub(crate) masked_head: Vec<Step>,
 }
 
 /// A matrix after pooling, with what follows it.
@@ -37,6 +39,7 @@ pub(crate) fn collect_own(
     c: &mut Collector<'_>,
     spec: &ModelSpec,
     encoder: &Encoder,
+    embed: WeightId,
     options: &CompileOptions,
 ) -> Result<EncoderWeights, Error> {
     let names = EncoderNames::of(c.checkpoint);
@@ -72,9 +75,14 @@ pub(crate) fn collect_own(
         slopes: encoder
             .slopes
             .then(|| c.constant("slopes of distances", slopes(spec.heads))),
+        masked_head: Vec::new(),
     };
     if options.scores {
         own.steps = scores(c, spec, encoder, names)?;
+        return Ok(own);
+    }
+    if options.pools_vocabulary() {
+        own.masked_head = masked_head(c, spec, names, embed)?;
         return Ok(own);
     }
     if options.weighs_tokens(spec) {
@@ -131,6 +139,54 @@ fn embedding_norm(c: &Collector<'_>, names: &EncoderNames) -> &'static str {
     let others = ["embeddings.norm", "emb_ln"];
     let found = others.into_iter().find(|name| c.has(&weight(name, 0)));
     found.unwrap_or(names.embedding_norm)
+}
+
+/// The matrices of the head of a masked language model. The last one is that of the embeddings unless the checkpoint has one.
+fn masked_head(
+    c: &mut Collector<'_>,
+    spec: &ModelSpec,
+    names: &EncoderNames,
+    embed: WeightId,
+) -> Result<Vec<Step>, Error> {
+    let (dim, vocab) = (spec.dim, spec.vocab);
+    let mut families = names.masked_heads.iter();
+    let Some([first, norm, last, last_bias]) = families.find(|f| c.has(&weight(f[0], 0))) else {
+        return Ok(Vec::new());
+    };
+    let vector = |c: &mut Collector<'_>, label: &str, name: String, n: u32| {
+        let there = c.has(&name);
+        let vector = there.then(|| c.vector(label, &[(name, n)], 0.0));
+        vector.transpose()
+    };
+    let inner = Step {
+        label: "masked head".into(),
+        matrix: c.matrix("masked head", Usage::Matrix, &weight(first, 0), dim, dim)?,
+        n: dim,
+        k: dim,
+        bias: vector(c, "masked head bias", bias(first, 0), dim)?,
+        act: Some(spec.act),
+        norm: Some(c.norm("masked head norm", norm, 0, spec)?),
+    };
+    let label = "masked head logits".to_string();
+    let own = weight(last, 0);
+    let matrix = match c.has(&own) {
+        true => c.matrix(&label, Usage::Matrix, &own, vocab, dim)?,
+        false => embed,
+    };
+    let shift = "masked head logits bias";
+    let outer = Step {
+        bias: match vector(c, shift, (*last_bias).to_string(), vocab)? {
+            None => vector(c, shift, bias(last, 0), vocab)?,
+            shift => shift,
+        },
+        label,
+        matrix,
+        n: vocab,
+        k: dim,
+        act: None,
+        norm: None,
+    };
+    Ok(vec![inner, outer])
 }
 
 /// The matrices of the classifier.

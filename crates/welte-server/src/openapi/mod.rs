@@ -71,7 +71,7 @@ fn is_offered(app: &App, path: &str) -> bool {
         path if path.starts_with("/welte/tools") => app.options.mcp.is_some(),
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
         path if path.contains("/rerank") => any(|served| served.model.scores_pairs()),
-        "/embed_sparse" => any(|served| served.model.weighs_tokens()),
+        "/embed_sparse" => any(|served| served.model.has_sparse_vectors()),
         _ => true,
     }
 }

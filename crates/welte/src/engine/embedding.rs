@@ -3,7 +3,7 @@
 use super::channel::{Channel, Finish, Next, Room};
 use super::sequence::{Picked, Sequence};
 use super::{Engine, Request};
-use crate::{Error, MediumAt, Model, Pooling, Prompt};
+use crate::{Error, MediumAt, Model, Prompt};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -202,8 +202,8 @@ impl Engine {
         second: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Embedding, Error> {
-        let picked = match self.model.inner.weighs {
-            Some(Pooling::First) => Picked::First,
+        let picked = match self.model.inner.sparse {
+            Some(Sparse::Tokens { first: true }) => Picked::First,
             _ => Picked::Last,
         };
         self.rows(text, second, deadline, picked)
@@ -253,21 +253,30 @@ impl Engine {
     }
 }
 
-/// What a model with weights of tokens makes of a text (BGE-M3).
+/// How a model makes sparse vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sparse {
+    /// An output row has the weight of its token, and the vector if it is the first or the last one of its text.
+    Tokens { first: bool },
+    /// The output row of a text has the largest logit of each token of the vocabulary.
+    Vocabulary,
+}
+
+/// What a model for searches by words makes of a text (BGE-M3, SPLADE).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SparseVector {
-    /// What its tokens weigh, those that weigh anything, in the order of their numbers. A token that comes several times weighs as much as
-    /// where it weighs most. Special tokens are left out.
+    /// What tokens weigh, those that weigh anything, in the order of their numbers. BGE-M3 weighs those of the text: special ones are left
+    /// out, and one that comes several times weighs as much as where it weighs most. SPLADE weighs all that it knows.
     pub weights: Vec<(u32, f32)>,
-    /// Its vector, as [`Engine::embed`] yields it.
+    /// Its vector, as [`Engine::embed`] yields it. SPLADE has none.
     pub dense: Vec<f32>,
 }
 
 /// The sparse vector of a text that is being computed: a future. Dropping it ends the request.
 pub struct SparseEmbedding {
     embedding: Embedding,
-    /// The tokens of the text; special ones are left out.
-    tokens: Vec<Option<u32>>,
+    /// The tokens of the text; special ones are left out. None: the whole vocabulary is weighed.
+    tokens: Option<Vec<Option<u32>>>,
 }
 
 impl SparseEmbedding {
@@ -291,11 +300,21 @@ impl SparseEmbedding {
 
     fn result(&self, next: Option<Next>) -> Result<SparseVector, Error> {
         let mut all = self.embedding.raw(next)?;
-        let mut dense = all.split_off(self.tokens.len().min(all.len()));
+        let Some(tokens) = &self.tokens else {
+            // `log(1 + max(logit, 0))`, whose largest is that of the largest logit.
+            let weights = (0..).zip(all).filter(|(_, logit)| *logit > 0.0);
+            return Ok(SparseVector {
+                weights: weights
+                    .map(|(token, logit)| (token, logit.ln_1p()))
+                    .collect(),
+                dense: Vec::new(),
+            });
+        };
+        let mut dense = all.split_off(tokens.len().min(all.len()));
         dense.drain(..self.embedding.skipped.min(dense.len()));
         self.embedding.shape(&mut dense);
         let mut most = BTreeMap::new();
-        for (token, weight) in self.tokens.iter().zip(all) {
+        for (token, weight) in tokens.iter().zip(all) {
             // A weight that is not a number is not above 0.
             if let Some(token) = token.filter(|_| weight > 0.0) {
                 let known = most.entry(token).or_insert(weight);
@@ -320,28 +339,32 @@ impl Future for SparseEmbedding {
 
 impl Engine {
     /// Begins to compute what the tokens of a text weigh, for a search by words, and its vector beside it. The model must have the
-    /// weights for it ([`Model::weighs_tokens`]).
+    /// weights for it ([`Model::has_sparse_vectors`]).
     pub fn embed_sparse(
         &self,
         text: impl Into<TextToEmbed>,
         deadline: Option<Instant>,
     ) -> Result<SparseEmbedding, Error> {
         let model = &self.model;
-        let Some(pooling) = model.inner.weighs else {
+        let Some(sparse) = model.inner.sparse else {
             return Err(Error::NoSparse {
                 origin: model.origin().to_string(),
                 why: model.why_not_sparse(),
             });
         };
         let text = text.into();
+        let Sparse::Tokens { first } = sparse else {
+            let embedding = self.values(text, None, deadline)?;
+            let tokens = None;
+            return Ok(SparseEmbedding { embedding, tokens });
+        };
         let tokenizer = model.inner.tokenizer.as_deref();
         let is_special = |token: u32| tokenizer.is_some_and(|t| t.is_special(token));
         let tokens = text.tokens.iter().enumerate().map(|(at, token)| {
             let counts = at >= text.left_out && !is_special(*token);
             counts.then_some(*token)
         });
-        let tokens = tokens.collect();
-        let first = pooling == Pooling::First;
+        let tokens = Some(tokens.collect());
         let mut embedding = self.rows(text, None, deadline, Picked::Each { first })?;
         embedding.normalise = true;
         Ok(SparseEmbedding { embedding, tokens })
