@@ -84,7 +84,8 @@ async fn tokens_are_weighed() {
     }
     assert!(found > 1, "{found} tokens weigh something");
     // The same model has vectors, too.
-    let dense = json!({ "model": "welte", "input": "a fox eats" });
+    let models = get(&server, "/v1/models").await.json();
+    let dense = json!({ "model": models["data"][0]["id"], "input": "a fox eats" });
     let dense = post(&server, "/v1/embeddings", dense).await.json();
     assert_eq!(
         dense["data"][0]["embedding"].as_array().map(Vec::len),
