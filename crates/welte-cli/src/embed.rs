@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use welte::{Embedding, Error, Images, Model, Pooling, TextToEmbed};
+use welte::{Embedding, Error, Images, Model, Pooling, SparseEmbedding, TextToEmbed};
 
 #[derive(clap::Args)]
 pub(crate) struct EmbedArgs {
@@ -23,7 +23,7 @@ pub(crate) struct EmbedArgs {
     /// An image that gets a vector, after the texts (repeatable); models that generate text read it as the message of a user
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// Rows that make the vector: last, mean or cls [default: as the model says, else last]
+    /// Rows that make the vector: last, mean or cls; or splade, which is sparse [default: as the model says, else last]
     #[arg(long, value_name = "KIND", value_parser = pooling)]
     pooling: Option<Pooling>,
     /// Scale vectors to length 1 [default: as the model says]
@@ -41,6 +41,9 @@ pub(crate) struct EmbedArgs {
     /// Put this prompt of the model before every text, such as query or document
     #[arg(long, value_name = "NAME")]
     prompt_name: Option<String>,
+    /// Add what tokens weigh in each text, for models with such weights (BGE-M3, SPLADE)
+    #[arg(long, conflicts_with = "image")]
+    sparse: bool,
     /// Cut texts that do not fit in the context
     #[arg(long)]
     truncate: bool,
@@ -96,12 +99,30 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
                 }
             };
             let count = encoded.tokens.len();
-            begun.push_back((shape.apply(engine.embed(encoded, None)?), count, id));
+            let vector = match args.sparse {
+                true => Begun::Sparse(shape.apply_beside(engine.embed_sparse(encoded, None)?)),
+                false => Begun::Dense(shape.apply(engine.embed(encoded, None)?)),
+            };
+            begun.push_back((vector, count, id));
         }
-        let Some((embedding, tokens, id)) = begun.pop_front() else {
+        let Some((vector, tokens, id)) = begun.pop_front() else {
             break;
         };
-        let mut line = json!({ "index": index, "embedding": embedding.wait()?, "tokens": tokens });
+        let mut line = match vector {
+            Begun::Dense(vector) => {
+                json!({ "index": index, "embedding": vector.wait()?, "tokens": tokens })
+            }
+            Begun::Sparse(vector) => {
+                let vector = vector.wait()?;
+                let weight = |(token, weight)| json!({ "index": token, "value": weight });
+                let sparse: Vec<_> = vector.weights.into_iter().map(weight).collect();
+                let mut line = json!({ "index": index, "sparse": sparse, "tokens": tokens });
+                if !vector.dense.is_empty() {
+                    line["embedding"] = json!(vector.dense);
+                }
+                line
+            }
+        };
         if let Some(id) = id {
             line["id"] = id.clone();
         }
@@ -117,6 +138,11 @@ enum Item<'a> {
     Image(&'a Path),
 }
 
+enum Begun {
+    Dense(Embedding),
+    Sparse(SparseEmbedding),
+}
+
 /// What is done to every vector.
 struct Shape {
     dimensions: usize,
@@ -125,9 +151,20 @@ struct Shape {
 
 impl Shape {
     fn of(model: &Model, args: &EmbedArgs) -> anyhow::Result<Shape> {
-        let size = model.embedding_size();
+        let (size, origin) = (model.embedding_size(), model.origin());
+        if size.is_none() && model.has_sparse_vectors() {
+            anyhow::ensure!(
+                args.sparse,
+                "{origin}: its vectors are sparse; use --sparse"
+            );
+            let none = args.dimensions.is_none();
+            anyhow::ensure!(none, "--dimensions: sparse vectors have none");
+            return Ok(Shape {
+                dimensions: 0,
+                normalise: false,
+            });
+        }
         let size = size.with_context(|| {
-            let origin = model.origin();
             format!("{origin}: this model scores pairs of texts; use `welte rerank`")
         })?;
         let dimensions = args.dimensions.unwrap_or(size);
@@ -145,6 +182,15 @@ impl Shape {
     }
 
     fn apply(&self, embedding: Embedding) -> Embedding {
+        let embedding = embedding.shortened(self.dimensions);
+        if self.normalise {
+            embedding
+        } else {
+            embedding.unnormalised()
+        }
+    }
+
+    fn apply_beside(&self, embedding: SparseEmbedding) -> SparseEmbedding {
         let embedding = embedding.shortened(self.dimensions);
         if self.normalise {
             embedding

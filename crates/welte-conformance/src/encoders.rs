@@ -7,7 +7,7 @@ use std::sync::Arc;
 use welte_device::Device;
 use welte_table::{Op, PassKind, Program, Row, cost, params, verify};
 
-/// Texts of all lengths beside each other, in all shapes of heads, with and without windows. The vector of a text has the
+/// Texts of all lengths beside each other, in all shapes of heads, with and without windows and slopes. The vector of a text has the
 /// same bits alone and beside others.
 pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
     // Heads, heads of keys, their size, the window, and the limit of products.
@@ -27,6 +27,7 @@ pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
             head_dim,
             window,
             softcap,
+            slopes: seed % 2 == 1 || window == 9,
             ..ATTENTION
         };
         let taps = [1, 5, 15, 2][seed % 4];
@@ -46,7 +47,7 @@ pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
             context: 401,
             slots: 7,
             embed_rows: 330,
-            pool: (1, 0),
+            pool: ([1, 5][seed % 2], 0),
             ..Model::small(seed as u64 + 70)
         };
         let Some(mut case) = Case::new(device, &model, Commands::Fused) else {

@@ -68,6 +68,8 @@ pub struct Attention {
     pub places: u32,
     /// In encoders with places: rows stand for those that a rectangle lacks.
     pub absent: bool,
+    /// In encoders without places: scores fall with the distance.
+    pub slopes: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +173,7 @@ pub const ATTENTION: Attention = Attention {
     position_scale: false,
     places: 0,
     absent: false,
+    slopes: false,
 };
 
 pub const DENSE: Dense = Dense { hidden: 96, act: 0 };
@@ -370,6 +373,7 @@ impl Attention {
             position_scale: n.pick(&[false, false, true]),
             places: 0,
             absent: false,
+            slopes: false,
         }
     }
 

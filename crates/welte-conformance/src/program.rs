@@ -670,7 +670,9 @@ impl Emit<'_> {
         };
         let buffers = [qkv.at, attended.at];
         let absent = self.optional(a.absent, "absent", a.width() - a.of_places());
-        self.push(Op::EncodeAttention, &[absent], &buffers, p.words());
+        let slopes = self.optional(a.slopes, "slopes", a.heads);
+        let weights = [absent, slopes];
+        self.push(Op::EncodeAttention, &weights, &buffers, p.words());
         self.add("attention output", a.heads * a.head_dim, attended);
     }
 

@@ -115,7 +115,7 @@ struct OutputArgs {
     const float *x;
     float *y;
     u32 n;
-    u32 kind;      // pool: 0 last, 1 mean, 2 first; with a group also 3 one after the other, 4 value by value
+    u32 kind;      // pool: 0 last, 1 mean, 2 first, 5 the largest; with a group also 3 one after the other, 4 value by value
     u32 normalise; // pool
     u32 x_stride;
     u32 y_stride;
@@ -169,6 +169,10 @@ extern "C" __global__ void __launch_bounds__(256) pool(const __grid_constant__ O
         float v = 0;
         if (a.group) {
             v = of_group(a, last, i);
+        } else if (a.kind == 5) {
+            v = a.x[(u64)first * a.x_stride + i];
+            for (u32 r = from + 1; r <= to; ++r)
+                if (a.step->rows[r].slot == slot) v = fmaxf(v, a.x[(u64)r * a.x_stride + i]);
         } else {
             for (u32 r = from; r <= to; ++r)
                 if (a.step->rows[r].slot == slot) v += a.x[(u64)r * a.x_stride + i];

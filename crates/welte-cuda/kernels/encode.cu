@@ -58,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
     u32 kv_head = head / (a.heads / a.kv_heads), k = (a.heads + kv_head) * HEAD_DIM, v = k + a.kv_heads * HEAD_DIM;
     for (u32 i = t; i < HEAD_DIM; i += THREADS)
         q[i] = a.qkv[(u64)row * a.qkv_stride + head * HEAD_DIM + i] * a.scale * LOG2E;
+    float slope = slope_of(a, head);
     float sums[PER_THREAD] = {}, largest = NEVER, total = 0;
     for (u32 from = first; from < end; from += THREADS) {
         __syncthreads();
@@ -68,6 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
             score = 0;
             for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * key[i];
             score = capped(a, score);
+            score -= slope * away(row, other);
             if (a.places) score += near(a, places, HEAD_DIM, head, row, other) * LOG2E;
         }
         float m = warp_max(score);

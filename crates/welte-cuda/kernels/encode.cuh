@@ -31,6 +31,7 @@ struct EncodeArgs {
     u32 places;   // the side of the tables of what scores add by distance; 0: they add nothing
     float softcap; // of products; 0: none
     const float *absent; // q, k and v of the rows that a rectangle lacks; may be null
+    const float *slopes; // what scores lose by head for each row of distance; may be null
 };
 
 // The places of a text's rows: lines and columns, and those of its first row.
@@ -86,6 +87,12 @@ __device__ __forceinline__ float capped(const EncodeArgs &a, float product) {
     float cap = a.softcap * LOG2E;
     return a.softcap == 0.0f ? product : cap * tanhf(product / cap);
 }
+
+// What the score of a row and a key loses for their distance, times log2(e), for each row of distance.
+__device__ __forceinline__ float slope_of(const EncodeArgs &a, u32 head) { return a.slopes ? a.slopes[head] * LOG2E : 0.0f; }
+
+// The distance of two rows.
+__device__ __forceinline__ float away(u32 row, u32 other) { return (float)(row > other ? row - other : other - row); }
 
 // Where the rows of a text end that are seen.
 __device__ __forceinline__ u32 seen_end(const EncodeArgs &a, u32 first, u32 end) { return end - first > a.unseen ? end - a.unseen : end; }

@@ -41,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
     grid_wait();
     if (a.step->ended) return;
     u32 q = head * HEAD_DIM, k = (a.heads + head / (a.heads / a.kv_heads)) * HEAD_DIM, v = k + a.kv_heads * HEAD_DIM;
+    float slope = slope_of(a, head);
     for (u32 nth = blockIdx.x; nth < a.tiles->count; nth += gridDim.x) {
         u32 row = a.tiles->tile[nth].row, first = a.tiles->tile[nth].first, end = a.tiles->tile[nth].end;
         u32 rows = min(ROWS, end - row);
@@ -101,6 +102,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
                 for (u32 n = 0; n < STEP / 8; ++n)
 #pragma unroll
                     for (u32 i = 0; i < 4; ++i) s[n][i] = capped(a, s[n][i]);
+            if (slope != 0.0f)
+#pragma unroll
+                for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                    for (u32 i = 0; i < 4; ++i)
+                        s[n][i] -= slope * away(row + warp_row + lane / 4 + i / 2 * 8, at + n * 8 + lane % 4 * 2 + i % 2);
             if constexpr (PLACES)
 #pragma unroll
                 for (u32 n = 0; n < STEP / 8; ++n)

@@ -1,4 +1,4 @@
-//! Directories in Hugging Face layout: `config.json` and safetensors files.
+//! Directories in Hugging Face layout: `config.json` and safetensors files, or those of PyTorch.
 
 mod files;
 mod float8;
@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use welte_table::Format;
 
 const CONFIG: &str = "config.json";
+/// Matrices that BGE-M3 has beside its weights, in files of PyTorch: what a token weighs, and its vector.
+const OF_TOKENS: [&str; 2] = ["sparse_linear", "colbert_linear"];
 /// Ends of names of tensors that nothing reads: the numbers from 0 on in old BERTs, how long a batch norm was trained, and where the
 /// codebooks of LFM2-Audio begin.
 const UNREAD: [&str; 3] = [
@@ -67,13 +69,21 @@ enum Data {
 }
 
 impl Directory {
-    /// Opens a directory with `config.json` and either `model.safetensors` or its index and all shards.
+    /// Opens a directory with `config.json` and either `model.safetensors` or its index and all shards, or `pytorch_model.bin` in their
+    /// place.
     pub fn open(path: &Path) -> Result<Directory, Error> {
         let mut metadata = config(path)?;
         refuse_methods(&path.join(CONFIG), &metadata)?;
         let mut files = Files::open(path)?;
         sentence::add(path, &mut metadata, &mut files)?;
+        for name in OF_TOKENS {
+            let file = path.join(format!("{name}.pt"));
+            if file.is_file() {
+                files.add_as(file, &format!("{name}."))?;
+            }
+        }
         jina_clip::add(&path.join(CONFIG), &mut metadata)?;
+        jina_clip::leave_out_prompts(&mut metadata);
         let mut directory = Directory {
             path: path.to_path_buf(),
             origin: path.display().to_string(),

@@ -18,6 +18,7 @@ pub mod quantize;
 mod source;
 pub mod synthetic;
 mod tensors;
+mod torch;
 mod weight;
 
 pub use adapter::{AdapterFile, AdapterTensor, MOST_RANK};

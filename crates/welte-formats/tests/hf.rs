@@ -289,10 +289,9 @@ fn other_things_are_told_apart() {
         ("config.json", CONFIG.as_bytes()),
         ("pytorch_model.bin", b"PK"),
     ]);
-    refused(
-        bare.path(),
-        &["model.safetensors", "pytorch_model.bin", "convert"],
-    );
+    refused(bare.path(), &["pytorch_model.bin", "zip archive"]);
+    let other = directory(&[("config.json", CONFIG.as_bytes()), ("flax.bin", b"x")]);
+    refused(other.path(), &["model.safetensors", "flax.bin", "rename"]);
     #[cfg(target_os = "linux")]
     refused(Path::new("/dev/null"), &["/dev/null", "regular"]);
     let error = welte_formats::gguf::Gguf::open(made.path())

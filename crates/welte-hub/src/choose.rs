@@ -6,8 +6,8 @@ const DEFAULTS: [&str; 14] = [
     "Q3_K_M", "BF16", "F16", "F32",
 ];
 
-/// Files that belong to a directory of safetensors besides the weights.
-const COMPANIONS: [&str; 14] = [
+/// Files that belong to a directory of weights beside these.
+const COMPANIONS: [&str; 19] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -22,12 +22,32 @@ const COMPANIONS: [&str; 14] = [
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "sparse_linear.pt",
+    "colbert_linear.pt",
 ];
+
+/// Files of a module of sentence-transformers: how rows are pooled, and a dense layer.
+const OF_MODULES: [&str; 3] = ["config.json", "model.safetensors", "pytorch_model.bin"];
 
 /// Formats of encoders of images, best first: every device computes F16.
 const ENCODER_FORMATS: [&str; 4] = ["F16", "BF16", "Q8_0", "F32"];
 
 const INDEX: &str = "model.safetensors.index.json";
+/// What older models have in place of safetensors.
+const TORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+
+/// True for a file of a module, whose folder has a name such as `1_Pooling`.
+fn is_of_module(name: &str) -> bool {
+    let numbered = |folder: &str| {
+        let number = folder.split_once('_').map(|(number, _)| number);
+        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let parts = name.split_once('/');
+    parts.is_some_and(|(folder, file)| numbered(folder) && OF_MODULES.contains(&file))
+}
 
 /// Files to download, and the one to open.
 #[derive(Debug, PartialEq, Eq)]
@@ -257,9 +277,18 @@ fn directory(names: &[&str]) -> Result<Choice, String> {
     if files.iter().any(|n| n.starts_with("model")) {
         files.retain(|n| n.starts_with("model"));
     }
+    let is_part = |name: &&&str| name.starts_with("pytorch_model-") && name.ends_with(".bin");
+    if files.is_empty() && TORCH.iter().any(|name| names.contains(name)) {
+        // One file, or an index and parts.
+        files.extend(TORCH.iter().filter(|name| names.contains(name)));
+        if !names.contains(&TORCH[0]) {
+            files.extend(names.iter().filter(is_part));
+        }
+    }
     if files.is_empty() || !names.contains(&"config.json") {
         return Err(format!(
-            "has neither a GGUF file nor config.json with safetensors; available: {}",
+            "has neither a GGUF file nor config.json with safetensors or {}; available: {}",
+            TORCH[0],
             listed(names.iter().copied())
         ));
     }
@@ -269,6 +298,9 @@ fn directory(names: &[&str]) -> Result<Choice, String> {
             .chain([&INDEX])
             .filter(|n| names.contains(n)),
     );
+    if names.contains(&"modules.json") {
+        files.extend(names.iter().filter(|name| is_of_module(name)));
+    }
     files.sort_unstable();
     Ok(Choice {
         files: files.into_iter().map(str::to_string).collect(),
@@ -448,8 +480,53 @@ mod tests {
             error.contains("no GGUF file") && error.contains("config.json"),
             "{error}"
         );
-        assert!(choose(&["pytorch_model.bin", "config.json"], None).is_err());
+        assert!(choose(&["pytorch_model.bin"], None).is_err());
         assert!(choose(&[], None).is_err());
+    }
+
+    /// BGE-M3's repository.
+    #[test]
+    fn a_directory_has_the_files_of_its_modules() {
+        let names = [
+            "1_Pooling/config.json",
+            "2_Dense/model.safetensors",
+            "2_Normalize/x.json",
+            "colbert_linear.pt",
+            "config.json",
+            "config_sentence_transformers.json",
+            "imgs/1_x/config.json",
+            "imgs/config.json",
+            "modules.json",
+            "onnx/config.json",
+            "pytorch_model.bin",
+            "rng_state.pth",
+            "sentence_bert_config.json",
+            "sparse_linear.pt",
+            "tokenizer.json",
+            "training_args.bin",
+        ];
+        let choice = choose(&names, None).unwrap();
+        let left_out = [2, 6, 7, 9, 11, 15].map(|i| names[i]);
+        let wanted: Vec<&str> = names
+            .into_iter()
+            .filter(|name| !left_out.contains(name))
+            .collect();
+        assert_eq!(choice.files, wanted);
+        let parts = [
+            "config.json",
+            "pytorch_model-00001-of-00002.bin",
+            "pytorch_model-00002-of-00002.bin",
+            "pytorch_model.bin.index.json",
+        ];
+        assert_eq!(choose(&parts, None).unwrap().files, parts);
+        // Safetensors come first, and modules belong to a list of them.
+        let both = [
+            "1_Pooling/config.json",
+            "config.json",
+            "model.safetensors",
+            "pytorch_model.bin",
+        ];
+        assert_eq!(choose(&both, None).unwrap().files, both[1..3]);
     }
 
     #[test]

@@ -232,13 +232,13 @@ fn pulled(snapshot: &Path, choice: Choice) -> Pulled {
     }
 }
 
-/// True if a directory has all of its safetensors and a tokenizer.
+/// True if a directory has all of its weights and a tokenizer.
 fn is_complete(snapshot: &Path) -> bool {
     let has = |name: &str| snapshot.join(name).exists();
-    let weights = || {
-        let index = snapshot.join("model.safetensors.index.json");
+    let weights = |single: &str| {
+        let index = snapshot.join(format!("{single}.index.json"));
         if !index.exists() {
-            return has("model.safetensors");
+            return has(single);
         }
         let size = fs::metadata(&index).map_or(u64::MAX, |m| m.len());
         if size > MOST_JSON {
@@ -253,5 +253,7 @@ fn is_complete(snapshot: &Path) -> bool {
         let shards: BTreeSet<&str> = shards.filter_map(Value::as_str).collect();
         !shards.is_empty() && shards.into_iter().all(has)
     };
-    has("config.json") && (has("tokenizer.json") || has("tokenizer.model")) && weights()
+    let texts = has("tokenizer.json") || has("tokenizer.model");
+    let single = ["model.safetensors", "pytorch_model.bin"];
+    has("config.json") && texts && single.into_iter().any(weights)
 }

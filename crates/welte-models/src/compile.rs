@@ -63,6 +63,9 @@ pub fn compile(
         let (name, class) = kind.scratch();
         buffers.set(name, class, rows, spec)
     };
+    if options.embed_rows > 0 {
+        options.check_pooling(spec)?;
+    }
     let decode = set(PassKind::Decode, options.decode_rows);
     let shared = set(PassKind::Prompt, shared_rows);
     let chosen = 4 * u64::from(outputs.max(options.embed_rows)) * u64::from(spec.dim);

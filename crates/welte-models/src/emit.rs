@@ -343,6 +343,12 @@ impl<'a> Emitter<'a> {
         if let Some(norm) = self.weights.final_norm {
             self.norm("final norm", norm, x, x);
         }
+        if let Some(weight) = &self.weights.encoder.token_weight {
+            return self.weighed(weight);
+        }
+        if let [inner, outer] = &self.weights.encoder.masked_head[..] {
+            return self.vocabulary(inner, outer);
+        }
         let pool = p::Pool {
             n: dim,
             kind: self.places.pooling.word(),
@@ -376,6 +382,22 @@ impl<'a> Emitter<'a> {
         } = spec.shape(index);
         let q = heads * head_dim;
         let stride = spec.attention_width(index);
+        if layer.second_norm.is_some() {
+            // Nothing else needs the buffer where sums are normed.
+            let copy = p::Multiply {
+                n: spec.dim,
+                x_stride: spec.dim,
+                y_stride: spec.dim,
+            };
+            let buffers = [set.x, set.norm];
+            self.out.push(
+                "layer input",
+                Op::Multiply,
+                &[NO_WEIGHT],
+                &buffers,
+                copy.words(),
+            );
+        }
         self.projections(
             "qkv",
             &layer.qkv,
@@ -408,6 +430,10 @@ impl<'a> Emitter<'a> {
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         let (result, width) = self.narrow_result(index, layer).unwrap_or((set.attn, q));
         self.add_to_stream("attention output", out, result, width);
+        if let Some(norm) = layer.second_norm {
+            self.add("layer input sum", set.norm, set.x);
+            self.norm("second attention output norm", norm, set.x, set.x);
+        }
         self.add_around(layer);
     }
 
@@ -563,14 +589,18 @@ impl<'a> Emitter<'a> {
             ..
         } = spec.shape(index);
         let parts = [("query norm", 0, heads), ("key norm", k, kv_heads)];
-        for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
+        let norms = [
+            (layer.q_norm, layer.q_norm_bias),
+            (layer.k_norm, layer.k_norm_bias),
+        ];
+        for ((what, from, count), (norm, bias)) in parts.into_iter().zip(norms) {
             let norm = match norm {
                 None if spec.qk_norm == QkNorm::Plain => NO_WEIGHT,
                 None => continue,
                 Some(norm) => norm,
             };
             let (dim, groups) = match spec.qk_norm {
-                QkNorm::Row => (count * head_dim, 1),
+                QkNorm::Row | QkNorm::LayerRow => (count * head_dim, 1),
                 _ => (head_dim, count),
             };
             let params = p::Norm {
@@ -581,6 +611,18 @@ impl<'a> Emitter<'a> {
                 y_stride: stride,
             };
             let place = [at(self.set.qkv, from); 2];
+            if let Some(bias) = bias {
+                let params = p::LayerNorm {
+                    dim,
+                    groups,
+                    eps: spec.eps,
+                    x_stride: stride,
+                    y_stride: stride,
+                };
+                self.out
+                    .push(what, Op::LayerNorm, &[norm, bias], &place, params.words());
+                continue;
+            }
             let Some(ones) = layer.head_ones else {
                 self.out
                     .push(what, Op::Norm, &[norm], &place, params.words());

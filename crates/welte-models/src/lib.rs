@@ -36,6 +36,7 @@ pub use convert::mmproj::as_mmproj;
 pub use convert::translated::Translated;
 pub use convert::{as_gguf, gguf_keys};
 pub use draft::find::{HeadKind, head_kind};
+pub use encoder::TOKEN_WEIGHT_FLOATS;
 pub use error::Error;
 pub use hearing::{
     Conformer, FastConformer, GraniteSpeech, HearingFamily, HearingSpec, Pieces, Rest,

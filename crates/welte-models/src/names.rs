@@ -336,8 +336,9 @@ pub(crate) const LANGUAGE_MODEL: [&str; 7] = [
 ];
 
 /// Prefixes of an encoder's tensors in checkpoints with a classifier, beside a language model, and in jina-clip.
-const ENCODER: [&str; 5] = [
+const ENCODER: [&str; 6] = [
     "bert.",
+    "distilbert.",
     "roberta.",
     "model.",
     "thinker.",

@@ -1,6 +1,6 @@
 //! Sizes to compile for.
 
-use crate::{ModelSpec, Pooling};
+use crate::{Error, ModelSpec, Pooling};
 use welte_table::Format;
 
 /// Sizes to compile for.
@@ -61,6 +61,33 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
+    /// True if the pass of an encoder weighs tokens: it can, and the rows that make a vector are output rows.
+    pub fn weighs_tokens(&self, spec: &ModelSpec) -> bool {
+        let encoder = spec.encoder.as_ref();
+        let can = encoder.is_some_and(|encoder| encoder.weighs_tokens && encoder.dense.is_empty());
+        let rows = matches!(self.pooling, Pooling::First | Pooling::Last);
+        can && !self.scores && rows
+    }
+
+    /// True if the pass of an encoder yields the largest logits of a text, if it can.
+    pub(crate) fn pools_vocabulary(&self) -> bool {
+        self.pooling == Pooling::Vocabulary && !self.scores
+    }
+
+    /// Refuses pooling over the vocabulary where the model has no head for it.
+    pub(crate) fn check_pooling(&self, spec: &ModelSpec) -> Result<(), Error> {
+        let has_head = spec.encoder.as_ref().is_some_and(|e| e.masked_head);
+        if self.pools_vocabulary() && !has_head {
+            return Err(Error::Option {
+                option: "pooling",
+                problem:
+                    "is splade, which needs an encoder with the head of a masked language model"
+                        .into(),
+            });
+        }
+        Ok(())
+    }
+
     /// Positions of a segment.
     pub(crate) fn period(&self, spec: &ModelSpec) -> u32 {
         self.context / spec.segments(self.scores)

@@ -13,7 +13,8 @@ use welte_formats::checkpoint::Value;
 
 const MOST_EXPERTS: u32 = 1024;
 /// What configurations call the width of the feed-forward part: most of them, and nomic-bert's.
-const FEED_FORWARD: [&str; 2] = ["intermediate_size", "n_inner"];
+/// The last of these names, here and below, is that of DistilBERT.
+const FEED_FORWARD: [&str; 3] = ["intermediate_size", "n_inner", "hidden_dim"];
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
 
@@ -48,10 +49,10 @@ pub(crate) fn read_keys(
     let listed = listed_layers(keys).or(default(32, 32));
     let layers = keys.first_name(
         "block_count",
-        &["num_hidden_layers", "num_layers", "n_layer"],
+        &["num_hidden_layers", "num_layers", "n_layer", "n_layers"],
     );
     let layers = keys.size(&layers, listed, MOST_LAYERS)?;
-    let dim = keys.first_name("embedding_length", &["hidden_size", "n_embd"]);
+    let dim = keys.first_name("embedding_length", &["hidden_size", "n_embd", "dim"]);
     let dim = keys.size(&dim, default(4096, 4096), MOST_DIM)?;
     let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
     let latent = keys.value(&latent).is_some();
@@ -226,7 +227,10 @@ fn heads(
 ) -> Result<Heads, Error> {
     let size =
         |gguf: &str, hf: &str, default| keys.size(&keys.name(gguf, hf), default, MOST_HEAD_DIM);
-    let key = keys.first_name("attention.head_count", &["num_attention_heads", "n_head"]);
+    let key = keys.first_name(
+        "attention.head_count",
+        &["num_attention_heads", "n_head", "n_heads"],
+    );
     let heads = widest(keys, arch, layers, (&key, default(32, 32), MOST_HEADS))?;
     let key = keys.first_name(
         "attention.head_count_kv",

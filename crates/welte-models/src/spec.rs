@@ -178,6 +178,8 @@ pub enum QkNorm {
     Row,
     /// A layer norm over each head, whose weights differ from head to head.
     Each,
+    /// A layer norm with a bias over all heads of a row together.
+    LayerRow,
 }
 
 /// How experts are scored by their logits.
@@ -502,12 +504,24 @@ pub struct Encoder {
     pub norms_sums: bool,
     /// The stream is normed after the last layer.
     pub final_norm: bool,
+    /// Scores of attention fall with the distance of rows, in each head by a slope of its own (ALiBi).
+    pub slopes: bool,
+    /// The sum after attention is added to the layer's input again, and normed again.
+    pub second_norm: bool,
+    /// A matrix of gate and up has up in its first rows.
+    pub up_first: bool,
     /// The first layer's attention does not norm its input, because the embeddings are normed.
     pub first_is_normed: bool,
+    /// The first of `dense` is part of the model, not a module after it.
+    pub projects: bool,
     /// Layers between the pooled state and the vector.
     pub dense: Vec<Dense>,
     /// Activation between the two matrices of a classifier, if the checkpoint has one.
     pub classifier: Option<Act>,
+    /// The checkpoint has a matrix that yields what a token weighs, so texts have sparse vectors, too (BGE-M3).
+    pub weighs_tokens: bool,
+    /// The checkpoint has the head of a masked language model ([`Pooling::Vocabulary`](crate::Pooling::Vocabulary)).
+    pub masked_head: bool,
 }
 
 /// A table of learned positions.

@@ -14,23 +14,37 @@ pub enum Pooling {
     Mean,
     /// The first row.
     First,
+    /// No row: the largest logit of each token of the vocabulary over all rows, in models with the head of a masked language model
+    /// (SPLADE). Vectors are sparse.
+    Vocabulary,
 }
 
 impl Pooling {
     /// Every kind.
-    pub const ALL: [Pooling; 3] = [Pooling::Last, Pooling::Mean, Pooling::First];
+    pub const ALL: [Pooling; 4] = [
+        Pooling::Last,
+        Pooling::Mean,
+        Pooling::First,
+        Pooling::Vocabulary,
+    ];
 
     /// The number in commands.
     pub fn word(self) -> u32 {
-        self as u32
+        match self {
+            Pooling::Last => 0,
+            Pooling::Mean => 1,
+            Pooling::First => 2,
+            Pooling::Vocabulary => 5,
+        }
     }
 
-    /// The name, as llama.cpp has it.
+    /// The name, as llama.cpp and Text Embeddings Inference have it.
     pub fn name(self) -> &'static str {
         match self {
             Pooling::Last => "last",
             Pooling::Mean => "mean",
             Pooling::First => "cls",
+            Pooling::Vocabulary => "splade",
         }
     }
 
@@ -40,6 +54,7 @@ impl Pooling {
             "last" | "lasttoken" => Some(Pooling::Last),
             "mean" => Some(Pooling::Mean),
             "cls" | "first" => Some(Pooling::First),
+            "splade" => Some(Pooling::Vocabulary),
             _ => None,
         }
     }
@@ -131,7 +146,7 @@ fn sentence_transformers(keys: &Keys<'_>) -> Result<VectorSettings, Error> {
     let pooling = match keys.text(&key("pooling"))? {
         None => None,
         Some(name) => Some(Pooling::from_name(name).ok_or_else(|| {
-            let problem = format!("is {name}; supported are mean, cls, lasttoken");
+            let problem = format!("is {name}; supported are mean, cls, lasttoken, splade");
             keys.error(&key("pooling"), problem)
         })?),
     };

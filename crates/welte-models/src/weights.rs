@@ -19,7 +19,7 @@ use crate::{CompileOptions, Error, ModelSpec};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
 pub(crate) use delta::{DeltaNames, DeltaWeights, LowRanks};
-pub(crate) use encoder::EncoderWeights;
+pub(crate) use encoder::{EncoderWeights, Step};
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::{IndexWeights, LatentWeights};
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
@@ -37,7 +37,8 @@ pub(crate) fn collect(
 ) -> Result<(Weights, Vec<WeightSpec>), Error> {
     let context = options.context;
     let mut c = Collector::new(checkpoint);
-    let usage = if spec.tied && spec.encoder.is_none() {
+    let is_head = spec.encoder.is_none() || options.pools_vocabulary();
+    let usage = if spec.tied && is_head {
         Usage::Both
     } else {
         Usage::Lookup
@@ -71,7 +72,7 @@ pub(crate) fn collect(
         }
     };
     let encoder = match &spec.encoder {
-        Some(encoder) => encoder::collect_own(&mut c, spec, encoder, options)?,
+        Some(encoder) => encoder::collect_own(&mut c, spec, encoder, embed, options)?,
         None => EncoderWeights::default(),
     };
     let head = if spec.tied {

@@ -431,6 +431,10 @@ impl<'a> Execution<'a> {
                 }
                 2 => first.clone(),
                 3 => pooled.concat(),
+                5 => pooled[1..].iter().fold(first.clone(), |most, x| {
+                    let pairs = most.iter().zip(x);
+                    pairs.map(|(a, b)| a.max(*b)).collect()
+                }),
                 _ => {
                     let each = 0..p.n as usize;
                     each.flat_map(|i| pooled.iter().map(move |row| row[i]))
@@ -588,7 +592,9 @@ impl<'a> Execution<'a> {
                 0.0 => product,
                 cap => cap * (product / cap).tanh(),
             };
-            product + near(key.1)
+            let slope = self.weight(1).map_or(0.0, |slopes| slopes[head]);
+            let away = key.0.map_or(0, |key| key.abs_diff(row)) as f32;
+            product + near(key.1) - slope * away
         };
         let scores: Vec<f32> = keys.iter().map(score).collect();
         let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);

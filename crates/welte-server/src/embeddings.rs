@@ -1,4 +1,5 @@
-//! Vectors of texts and images: `/v1/embeddings` of OpenAI, `/api/embed` and `/api/embeddings` of Ollama.
+//! Vectors of texts and images: `/v1/embeddings` of OpenAI, `/api/embed` and `/api/embeddings` of Ollama, `/embed_sparse` of Text
+//! Embeddings Inference.
 
 use crate::app::App;
 use crate::ask::{self, Ask, Ending, Prompt};
@@ -171,6 +172,55 @@ pub(crate) async fn ollama_one(app: Arc<App>, mut fields: Fields) -> Outcome {
     written(&BTreeMap::from([("embedding", first)]))
 }
 
+/// `POST /embed_sparse` of Text Embeddings Inference: what the tokens of each text weigh.
+pub(crate) async fn sparse(app: Arc<App>, mut fields: Fields) -> Outcome {
+    #[derive(Serialize)]
+    struct Item {
+        index: u32,
+        value: f32,
+    }
+    let served = app.lease_of(&mut fields).await?.without_adapter()?;
+    let inputs: Value = fields.need("inputs")?;
+    let mut texts = Texts::new(prompts::several(&fields, "inputs", inputs)?.0);
+    texts.truncate = fields.take("truncate")?.unwrap_or(false);
+    let direction: Option<String> = fields.take("truncation_direction")?;
+    if direction.is_some_and(|side| !side.eq_ignore_ascii_case("right")) {
+        return Err(fields.wrong(
+            "truncation_direction",
+            "must be Right: texts are cut at their ends",
+        ));
+    }
+    texts.take_prompt(&mut fields, &served)?;
+    fields.finish()?;
+    texts.count("inputs")?;
+    let deadline = served.deadline(&app.options);
+    let encoded = texts.encoded(&app, &served).await?;
+    let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
+    served.metrics.embedded(tokens);
+    // A weight for each token, and its number.
+    let _held = app
+        .bodies
+        .hold(tokens.saturating_mul(2 * BYTES_PER_NUMBER))?;
+    let mut vectors: Vec<Vec<Item>> = Vec::with_capacity(encoded.len());
+    let together = served.model.program().slots.max(1) as usize;
+    for some in encoded.chunks(together) {
+        let begin = |text: &TextToEmbed| {
+            let vector = served.engine.embed_sparse(text.clone(), deadline);
+            vector.map_err(|error| too_large(served.refused(error)))
+        };
+        let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
+        for vector in begun {
+            let weights = vector.await?.weights.into_iter();
+            vectors.push(
+                weights
+                    .map(|(index, value)| Item { index, value })
+                    .collect(),
+            );
+        }
+    }
+    written(&vectors)
+}
+
 /// Takes `options`, of which only the context has a meaning here.
 fn take_options(fields: &mut Fields, served: &Lease) -> Result<(), Failure> {
     if let Some(mut options) = fields.object("options")? {
@@ -290,18 +340,57 @@ impl Texts {
     }
 
     async fn embed(mut self, app: &App, served: &Lease) -> Result<Embedded, Failure> {
-        let count = self.prompts.len();
-        if count == 0 || count > MOST_TEXTS {
-            let problem = format!("a request may have 1 to {MOST_TEXTS} texts, not {count}");
-            return Err(Failure::field("input", problem));
-        }
+        let count = self.count("input")?;
         let deadline = served.deadline(&app.options);
         let numbers = count.saturating_mul(served.model.embedding_size().unwrap_or(0));
         let held = app.bodies.hold(numbers.saturating_mul(BYTES_PER_NUMBER))?;
+        let encoded = self.encoded(app, served).await?;
+        let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
+        served.metrics.embedded(tokens);
+        let mut vectors = Vec::with_capacity(count);
+        // As many as the engine computes together, so that a large request does not fill its queue.
+        let together = served.model.program().slots.max(1) as usize;
+        for some in encoded.chunks(together) {
+            let begin = |text: &TextToEmbed| {
+                let vector = served.engine.embed(text.clone(), deadline);
+                let mut vector = vector.map_err(|error| too_large(served.refused(error)))?;
+                if let Some(size) = self.dimensions {
+                    vector = vector.shortened(size);
+                }
+                Ok::<_, Failure>(if self.normalise {
+                    vector
+                } else {
+                    vector.unnormalised()
+                })
+            };
+            let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
+            for embedding in begun {
+                vectors.push(embedding.await?);
+            }
+        }
+        Ok(Embedded {
+            vectors,
+            tokens,
+            _held: Some(held),
+        })
+    }
+
+    /// The number of texts.
+    fn count(&self, field: &str) -> Result<usize, Failure> {
+        let count = self.prompts.len();
+        if count == 0 || count > MOST_TEXTS {
+            let problem = format!("a request may have 1 to {MOST_TEXTS} texts, not {count}");
+            return Err(Failure::field(field, problem));
+        }
+        Ok(count)
+    }
+
+    /// The texts as tokens.
+    async fn encoded(&mut self, app: &App, served: &Lease) -> Result<Vec<TextToEmbed>, Failure> {
         let prompts = std::mem::take(&mut self.prompts);
         let (prompts, seen) = see(app, served, self.ending, prompts).await?;
         let (lease, truncate) = (served.clone(), self.truncate);
-        let name = self.prompt_name;
+        let name = self.prompt_name.clone();
         let encode = move || {
             let model = &lease.model;
             let encode = |prompt: &Prompt| {
@@ -333,35 +422,7 @@ impl Texts {
             });
             each.collect::<Result<Vec<TextToEmbed>, Failure>>()
         };
-        let encoded = app.bodies.aside(encode).await.map_err(too_large)?;
-        let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
-        served.metrics.embedded(tokens);
-        let mut vectors = Vec::with_capacity(count);
-        // As many as the engine computes together, so that a large request does not fill its queue.
-        let together = served.model.program().slots.max(1) as usize;
-        for some in encoded.chunks(together) {
-            let begin = |text: &TextToEmbed| {
-                let vector = served.engine.embed(text.clone(), deadline);
-                let mut vector = vector.map_err(|error| too_large(served.refused(error)))?;
-                if let Some(size) = self.dimensions {
-                    vector = vector.shortened(size);
-                }
-                Ok::<_, Failure>(if self.normalise {
-                    vector
-                } else {
-                    vector.unnormalised()
-                })
-            };
-            let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
-            for embedding in begun {
-                vectors.push(embedding.await?);
-            }
-        }
-        Ok(Embedded {
-            vectors,
-            tokens,
-            _held: Some(held),
-        })
+        app.bodies.aside(encode).await.map_err(too_large)
     }
 }
 

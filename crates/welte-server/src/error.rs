@@ -229,9 +229,11 @@ impl From<welte::Error> for Failure {
                     ..Failure::request(message)
                 };
             }
-            E::NoEmbeddings { .. } | E::NoScores { .. } | E::NoText { .. } | E::Adapter { .. } => {
-                StatusCode::BAD_REQUEST
-            }
+            E::NoEmbeddings { .. }
+            | E::NoSparse { .. }
+            | E::NoScores { .. }
+            | E::NoText { .. }
+            | E::Adapter { .. } => StatusCode::BAD_REQUEST,
             E::Audio(_)
             | E::EmptyStopString
             | E::EmptyBreaker

@@ -128,6 +128,7 @@ fn routes() -> Vec<Route> {
         ("post", "/v1/reranking", json(rerank::rerank)),
         ("post", "/reranking", json(rerank::rerank)),
         ("post", "/rerank", json(rerank::rerank)),
+        ("post", "/embed_sparse", json(embeddings::sparse)),
         ("post", "/v1/messages", json(anthropic::messages)),
         (
             "post",

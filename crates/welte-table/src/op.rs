@@ -160,7 +160,10 @@ ops! {
     /// a rectangle whose rows go line by line lacks to the right and below to have P x P. A row's reach does not change the corners.
     ///
     /// `softcap` limits the scaled products of queries and keys to `softcap * tanh(product / softcap)`; 0: it does not.
-    EncodeAttention "encode_attention": weights ["absent"] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32, softcap: f32 }
+    ///
+    /// `slopes` (optional, one per head, not with `places`) takes `slope * |i - j|` from the score of row `i` and the key of row `j`
+    /// (ALiBi, both ways).
+    EncodeAttention "encode_attention": weights ["absent", "slopes"] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32, softcap: f32 }
     /// Convolution of each channel, without a cache: `y[r][c] = bias[c] + sum over j of kernel[c][j] * x[r - before + j][c]`, `bias` being
     /// optional. A run is neighbouring rows of one slot; rows beyond a row's run count as zeros.
     EncodeConv "encode_conv": weights ["kernel", "bias"] reads ["x"] writes ["y"] { n: u32, taps: u32, before: u32, x_stride: u32, y_stride: u32 }
@@ -196,10 +199,10 @@ ops! {
     /// these output rows.
     SelectRows "select_rows": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// Output `i` of `y` pools the rows of the step that share the slot of the i-th chosen row, up to that row. `kind` 0: the
-    /// last, 1: the mean, 2: the first. `normalise` 1: divided by its Euclidean length (at least 1e-12). Later commands run on output rows.
+    /// last, 1: the mean, 2: the first, 5: the largest of each value. `normalise` 1: divided by its Euclidean length (at least 1e-12). Later commands run on output rows.
     /// With `group`, the rows are the `group` neighbours that end with the chosen row, of whatever slot (row 0 stands for those
     /// before it), and there are two more kinds of `group * n` values: 3: the rows one after the other, 4: the first values of all
-    /// rows, then the second ones, and so on.
+    /// rows, then the second ones, and so on. Kind 5 has no groups.
     Pool "pool": weights [] reads ["x"] writes ["y"] { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32, group: u32 }
     /// Causal convolution of each channel over its own sequence: `y[r][c] = act(bias[c] + sum over j of kernel[c][j] *
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
@@ -337,7 +340,10 @@ impl params::EncodeAttention {
 impl params::Pool {
     /// Values of an output row.
     pub fn width(&self) -> u64 {
-        let rows = if self.kind >= 3 { self.group } else { 1 };
+        let rows = match self.kind {
+            3 | 4 => self.group,
+            _ => 1,
+        };
         u64::from(self.n) * u64::from(rows)
     }
 }

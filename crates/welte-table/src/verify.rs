@@ -727,6 +727,10 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 let width = u32::try_from(width).map_err(|_| "heads are too large")?;
                 vector(program, c, 0, width)?;
             }
+            ensure(c.weights[1] == NO_WEIGHT || q.places == 0, || {
+                "slopes beside places".into()
+            })?;
+            optional_vector(program, c, 1, q.heads)?;
             ensure(q.softcap >= 0.0, || format!("softcap is {}", q.softcap))?;
             finite(&[q.scale, q.softcap])
         }
@@ -785,7 +789,8 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         Op::Pool => {
             let q = p::Pool::of(words);
             let kinds = if q.group > 0 { 4 } else { 2 };
-            ensure(q.kind <= kinds, || format!("pooling {} is unknown", q.kind))?;
+            let known = q.kind <= kinds || q.kind == 5 && q.group == 0;
+            ensure(known, || format!("pooling {} is unknown", q.kind))?;
             ensure(q.normalise <= 1, || format!("normalise is {}", q.normalise))
         }
         Op::ShortConv => {

@@ -316,6 +316,11 @@ fn parameters_at_their_limits() {
             set(p, Op::EncodeAttention, "window", 1);
             set(p, Op::EncodeAttention, "qkv_stride", 20);
         }),
+        ("slopes beside places", |p| {
+            set(p, Op::EncodeAttention, "places", 1);
+            set(p, Op::EncodeAttention, "qkv_stride", 20);
+            command(p, Op::EncodeAttention).weights[1] = 0;
+        }),
         ("by_reach is 2", |p| {
             set(p, Op::EncodeAttention, "by_reach", 2)
         }),

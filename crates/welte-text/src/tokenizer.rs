@@ -361,6 +361,12 @@ impl Tokenizer {
         matches!(self.types.get(id as usize), Some(TokenType::Control))
     }
 
+    /// True for tokens that stand for no text: those that mark structure, and the one for what is unknown.
+    pub fn is_special(&self, id: u32) -> bool {
+        let kind = self.types.get(id as usize);
+        matches!(kind, Some(TokenType::Control | TokenType::Unknown))
+    }
+
     /// The id of the token with this spelling.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         self.spellings.id(text).filter(|_| !text.is_empty())

@@ -51,7 +51,12 @@ fn resized(table: u32, count: u32, index: u32) -> f32 {
 // What a score adds for the distance.
 fn near(row: u32, head: u32, other: u32) -> f32 {
     if !PLACES {
-        return 0.0;
+        if !has(1u) {
+            return 0.0;
+        }
+        // The distance of two rows, whichever comes first.
+        let away = max(row, other) - min(row, other);
+        return -weight1[head] * f32(away);
     }
     let p = command.p;
     let all = 2u * p.places - 1u;

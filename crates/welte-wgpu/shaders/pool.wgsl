@@ -37,11 +37,15 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     for (var i = t; i < width; i += WG) {
         var value = 0.0;
         var count = 0.0;
-        for (var row = 0u; row <= chosen && p.group == 0u; row++) {
+        // The last row is known.
+        let begin = select(0u, chosen, p.kind == 0u);
+        for (var row = begin; row <= chosen && p.group == 0u; row++) {
             if slot_of(row) == slot {
                 let x = float_at(command.at.a + row * p.x_stride + i);
                 if p.kind == 1u {
                     value += x;
+                } else if p.kind == 5u && count > 0.0 {
+                    value = max(value, x);
                 } else if p.kind == 0u || count == 0.0 {
                     value = x;
                 }

@@ -48,11 +48,19 @@ pub enum Error {
     Deadline,
     /// The model gives no vectors of texts.
     #[error(
-        "{origin} gives no embeddings: it was loaded without them, or it scores pairs of texts"
+        "{origin} gives no embeddings: it was loaded without them, it scores pairs of texts, or its vectors are sparse"
     )]
     NoEmbeddings {
         /// Which model.
         origin: String,
+    },
+    /// The model gives no sparse vectors of texts.
+    #[error("{origin} gives no sparse vectors: {why}")]
+    NoSparse {
+        /// Which model.
+        origin: String,
+        /// What it lacks.
+        why: &'static str,
     },
     /// The model has no prompt of this name.
     #[error("no prompt is called '{name}'; the model's prompts: {known}")]

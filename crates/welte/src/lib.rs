@@ -64,8 +64,8 @@ pub use engine::Driver;
 pub use engine::Turns;
 pub use engine::{
     Adapter, CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot,
-    PrefixHostStatus, Request, Session, SlotSnapshot, Snapshot, Speculation, Status, Stream,
-    TextToEmbed, WaitingSnapshot,
+    PrefixHostStatus, Request, Session, SlotSnapshot, Snapshot, SparseEmbedding, SparseVector,
+    Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
 #[doc(hidden)]
 pub use engine::{Clock, SyntheticDraft};

@@ -17,7 +17,7 @@ use crate::adapter::{AdapterContent, read_all};
 use crate::cache::{fingerprint, sha256, with_head};
 use crate::card::Card;
 use crate::constraint::Grammars;
-use crate::engine::Neighbour;
+use crate::engine::{Neighbour, Sparse};
 use crate::fit::FittedContext;
 use crate::pictures::Sense;
 use crate::text::TextSide;
@@ -34,7 +34,7 @@ use web_time::{Duration, Instant};
 use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
 use welte_formats::checkpoint::Checkpoint;
 use welte_formats::{Dialect, Narrowed, WithDraft};
-use welte_models::{ModelSpec, Survey, VectorSettings};
+use welte_models::{ModelSpec, Pooling, Survey, TOKEN_WEIGHT_FLOATS, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, Source, cost};
 use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
 
@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) embed: Option<usize>,
     /// The embed pass yields scores.
     pub(crate) scores: bool,
+    /// How the embed pass makes sparse vectors, if it does.
+    pub(crate) sparse: Option<Sparse>,
     /// Segments of a text, each of which may have the whole context.
     pub(crate) segments: u32,
     vectors: VectorSettings,
@@ -275,6 +277,18 @@ impl Model {
         };
         let segments = spec.segments(options.scores);
         let vectors = welte_models::vector_settings(checkpoint.as_ref())?;
+        let width = embed.map(|embed| plan.program.passes[embed].width);
+        let weighs = spec.encoder.as_ref().is_some_and(|e| e.weighs_tokens)
+            && width == Some(spec.dim + TOKEN_WEIGHT_FLOATS);
+        let pooling = options.pooling.or(vectors.pooling);
+        let sparse = match pooling {
+            Some(Pooling::Vocabulary) if embed.is_some() && !options.scores => {
+                Some(Sparse::Vocabulary)
+            }
+            _ => weighs.then_some(Sparse::Tokens {
+                first: pooling == Some(Pooling::First),
+            }),
+        };
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
@@ -327,6 +341,7 @@ impl Model {
                 prompt,
                 embed,
                 scores: options.scores,
+                sparse,
                 segments,
                 vectors,
                 tokenizer,
@@ -397,13 +412,40 @@ impl Model {
 
     /// Values of the vector of a text, if it was loaded for embeddings.
     pub fn embedding_size(&self) -> Option<usize> {
-        self.embed_width().filter(|_| !self.inner.scores)
+        let dense = !self.inner.scores && self.inner.sparse != Some(Sparse::Vocabulary);
+        let width = self.embed_width().filter(|_| dense);
+        width.map(|width| width - self.embed_skipped())
     }
 
     /// Values that the embed pass yields for a text.
     pub(crate) fn embed_width(&self) -> Option<usize> {
         let pass = self.program().passes.get(self.inner.embed?)?;
         Some(pass.width as usize)
+    }
+
+    /// Values of an output row that are not part of a vector.
+    pub(crate) fn embed_skipped(&self) -> usize {
+        match self.inner.sparse {
+            Some(Sparse::Tokens { .. }) => TOKEN_WEIGHT_FLOATS as usize,
+            _ => 0,
+        }
+    }
+
+    /// True if it has sparse vectors of texts ([`Engine::embed_sparse`](crate::Engine::embed_sparse)).
+    pub fn has_sparse_vectors(&self) -> bool {
+        self.inner.sparse.is_some()
+    }
+
+    /// Why it has no sparse vectors.
+    pub(crate) fn why_not_sparse(&self) -> &'static str {
+        let encoder = self.inner.spec.encoder.as_ref();
+        match encoder.map(|encoder| (encoder.weighs_tokens, encoder.masked_head)) {
+            Some((true, _)) => {
+                "it was loaded for scores, or with mean pooling, which does not go with its weights of tokens"
+            }
+            Some((_, true)) => "if it was trained for them (SPLADE), load it with --pooling splade",
+            _ => "it has no weights of tokens, such as sparse_linear.pt of BGE-M3",
+        }
     }
 
     /// True if it was loaded to score pairs of texts.

@@ -45,10 +45,13 @@ fn floats(list: &Value) -> Vec<f32> {
 fn agree(device: &str, most: f32) {
     let goldens = goldens();
     let mut wrong = Vec::new();
-    assert!(goldens.len() >= 15);
+    assert!(goldens.len() >= 26);
     for golden in goldens {
         let name = golden["name"].as_str().unwrap();
         let scores = golden["scores"].as_bool().unwrap();
+        if golden["vectors"] == Value::Array(Vec::new()) {
+            continue;
+        }
         let file = Golden::new(golden["path"].as_str().unwrap());
         let model = load(file.path(), device, scores, None);
         let engine = model.engine().unwrap();
@@ -82,6 +85,186 @@ fn agree(device: &str, most: f32) {
         }
     }
     assert!(wrong.is_empty(), "on {device}:\n{}", wrong.join("\n"));
+}
+
+/// What the tokens of texts weigh, alone and beside texts whose vectors alone are wanted.
+fn weights_agree(device: &str, most: f32) {
+    let goldens = goldens();
+    let with_weights = goldens.iter().filter(|golden| golden["weights"].is_array());
+    assert!(with_weights.clone().count() >= 5);
+    for golden in with_weights {
+        let name = &golden["name"];
+        let file = Golden::new(golden["path"].as_str().unwrap());
+        let model = load(file.path(), device, false, None);
+        assert!(model.has_sparse_vectors());
+        let engine = model.engine().unwrap();
+        let texts = golden["texts"].as_array().unwrap().iter();
+        let texts = texts.map(|text| floats(text).into_iter().map(|v| v as u32).collect());
+        let texts: Vec<Vec<u32>> = texts.collect();
+        let begun: Vec<_> = texts
+            .iter()
+            .map(|text| {
+                // SPLADE has no other vectors.
+                let dense = engine.embed(text.clone(), None);
+                assert_eq!(dense.is_ok(), model.embedding_size() == Some(48));
+                (engine.embed_sparse(text.clone(), None).unwrap(), dense)
+            })
+            .collect();
+        for ((sparse, dense), want) in begun.into_iter().zip(golden["weights"].as_array().unwrap())
+        {
+            let sparse = sparse.wait().unwrap();
+            let dense = dense.map_or(Vec::new(), |dense| dense.wait().unwrap());
+            assert_eq!(sparse.dense, dense, "{name}");
+            let want = want.as_object().unwrap();
+            assert!(sparse.weights.is_sorted_by(|a, b| a.0 < b.0), "{name}");
+            // A weight near 0 may be on either side of it.
+            let all = want.keys().map(|token| token.parse().unwrap());
+            let all = all.chain(sparse.weights.iter().map(|(token, _)| *token));
+            for token in all {
+                let got = sparse.weights.iter().find(|(known, _)| *known == token);
+                let got = got.map_or(0.0, |(_, weight)| *weight);
+                let want = want.get(&token.to_string());
+                let want = want.map_or(0.0, |weight| weight.as_f64().unwrap() as f32);
+                assert!(
+                    (got - want).abs() <= most,
+                    "{name}, token {token}: {got}, not {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_cpu_weighs_tokens_as_transformers_does() {
+    weights_agree("cpu", 1e-3);
+}
+
+#[test]
+fn the_reference_weighs_tokens_as_transformers_does() {
+    weights_agree("reference", 1e-3);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_weighs_tokens_as_transformers_does() {
+    weights_agree("cuda", 3e-2);
+}
+
+#[test]
+fn a_model_without_weights_of_tokens_has_no_sparse_vectors() {
+    let sparse = |model: &Model| {
+        let refused = model.engine().unwrap().embed_sparse(vec![7, 8], None);
+        refused.err().unwrap().to_string()
+    };
+    let model = load(bert().path(), "cpu", false, None);
+    assert!(!model.has_sparse_vectors());
+    assert!(sparse(&model).contains("sparse_linear.pt"));
+    // The mean of all rows is another output than the rows.
+    let golden = Golden::new("encoders/bge-m3");
+    let model = load(golden.path(), "cpu", false, Some(Pooling::Mean));
+    assert!(!model.has_sparse_vectors());
+    assert!(sparse(&model).contains("mean pooling"));
+    let model = load(golden.path(), "cpu", false, Some(Pooling::Last));
+    let engine = model.engine().unwrap();
+    let text = vec![9, 8, 9, 7];
+    let vector = engine.embed(text.clone(), None).unwrap().wait().unwrap();
+    let sparse = engine.embed_sparse(text, None).unwrap().wait().unwrap();
+    assert_eq!(sparse.dense, vector);
+    let engine = load(golden.path(), "cpu", false, None).engine().unwrap();
+    let first = engine.embed(vec![9, 8, 9, 7], None).unwrap();
+    assert_ne!(first.wait().unwrap(), vector);
+    assert!(matches!(
+        engine.embed_sparse(vec![7; 73], None).err(),
+        Some(Error::ContextFull { .. })
+    ));
+    assert!(matches!(
+        engine.embed_sparse(vec![], None).err(),
+        Some(Error::EmptyPrompt)
+    ));
+}
+
+#[test]
+fn pooling_of_the_vocabulary_needs_a_head() {
+    for name in ["encoders/bert", "encoders/modernbert", "qwen3/hf"] {
+        let problem = refused(Golden::new(name).path(), |o| {
+            (o.embeddings, o.pooling) = (true, Some(Pooling::Vocabulary));
+        });
+        assert!(
+            problem.contains("masked language model"),
+            "{name}: {problem}"
+        );
+    }
+    // With another pooling the model is an encoder like others, and says what is missing.
+    let golden = Golden::new("encoders/splade-roberta");
+    let model = load(golden.path(), "cpu", false, Some(Pooling::Mean));
+    assert_eq!(model.embedding_size(), Some(48));
+    let engine = model.engine().unwrap();
+    let refused = engine.embed_sparse(vec![7, 8], None).err().unwrap();
+    assert!(
+        refused.to_string().contains("--pooling splade"),
+        "{refused}"
+    );
+}
+
+/// A prompt belongs to its task, whose change is in the weights.
+#[test]
+fn a_published_jina_v3_has_the_prompts_of_its_task() {
+    let golden = Golden::new("encoders/jina-v3-tasks");
+    let names = |model: &Model| {
+        let prompts = model.vector_settings().prompts.iter();
+        prompts.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    let model = load(golden.path(), "reference", false, None);
+    assert_eq!(names(&model), ["plain", "retrieval.passage"]);
+    let config = golden.path().join("config.json");
+    let said = std::fs::read_to_string(&config).unwrap();
+    let other = said.replace(
+        "\"default_task\": \"retrieval.passage\"",
+        "\"default_task\": \"x\"",
+    );
+    std::fs::write(&config, other).unwrap();
+    let problem = refused(golden.path(), |o| o.embeddings = true);
+    assert!(problem.contains("default_task"), "{problem}");
+    let none = said.replace("\"default_task\"", "\"other\"");
+    std::fs::write(&config, none).unwrap();
+    let base = load(golden.path(), "reference", false, None);
+    assert_eq!(names(&base), ["plain"]);
+    let vector = |model: &Model| {
+        let engine = model.engine().unwrap();
+        engine.embed(vec![7, 8, 9], None).unwrap().wait().unwrap()
+    };
+    assert_ne!(vector(&base), vector(&model));
+}
+
+#[test]
+fn other_feed_forward_parts_of_jina_are_refused() {
+    let golden = Golden::new("encoders/jina-v2");
+    let config = golden.path().join("config.json");
+    let said = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, said.replace("geglu", "reglu")).unwrap();
+    let problem = refused(golden.path(), |o| o.embeddings = true);
+    assert!(problem.contains("feed_forward_type"), "{problem}");
+}
+
+/// An encoder reads a text at once, also where only its last row makes the vector.
+#[test]
+fn no_text_of_an_encoder_is_cut() {
+    let golden = bert();
+    let vectors = |together: usize| {
+        let model = load(golden.path(), "cpu", false, Some(Pooling::Last));
+        let engine = model.engine().unwrap();
+        let text = |nth: u32| {
+            (0..60)
+                .map(|at| 5 + (at * 7 + nth) % 90)
+                .collect::<Vec<u32>>()
+        };
+        let begun = (0..4).map(|nth| engine.embed(text(nth), None).unwrap());
+        let mut begun: Vec<_> = begun.collect();
+        begun.truncate(together);
+        let vectors = begun.into_iter().map(|one| one.wait().unwrap());
+        vectors.collect::<Vec<_>>()
+    };
+    assert_eq!(vectors(4)[0], vectors(1)[0]);
 }
 
 #[test]

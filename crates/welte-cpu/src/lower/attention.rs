@@ -170,6 +170,7 @@ impl Lowering<'_> {
             softcap: p.softcap,
             places,
             absent: self.floats(l.command.weights[0], plain)?,
+            slopes: self.floats(l.command.weights[1], heads)?,
             kernel: encode_attention::kernel_for(self.inner.isa),
         }));
         Ok(())

@@ -305,6 +305,7 @@ impl Lowering<'_> {
                 1 => Pooling::Mean,
                 2 => Pooling::First,
                 3 => Pooling::Rows,
+                5 => Pooling::Largest,
                 _ => Pooling::Columns,
             },
             normalise: p.normalise != 0,

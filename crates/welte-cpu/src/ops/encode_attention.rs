@@ -45,6 +45,8 @@ pub(crate) struct EncodeAttention {
     pub(crate) places: usize,
     /// What stands for rows that a rectangle lacks, if anything does.
     pub(crate) absent: Floats,
+    /// What a score loses by head for each row of distance, if it loses anything.
+    pub(crate) slopes: Floats,
     pub(crate) kernel: Kernel,
 }
 
@@ -300,6 +302,15 @@ unsafe fn attend<L: Lanes>(
                             cap => L::soften(dot, cap),
                         };
                         L::store(scores.add((j + i) * lanes + w * L::N), dot);
+                    }
+                }
+            }
+            if !a.slopes.is_none() {
+                let slope = *a.slopes.0.add(head);
+                for j in 0..held {
+                    for lane in 0..rows.len() {
+                        let away = (rows.start + lane).abs_diff(run.start + block + j);
+                        *scores.add(j * lanes + lane) -= slope * away as f32;
                     }
                 }
             }

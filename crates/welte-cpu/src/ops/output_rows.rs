@@ -28,6 +28,8 @@ pub(crate) enum Pooling {
     Last,
     Mean,
     First,
+    /// The largest of each value.
+    Largest,
     /// One after the other.
     Rows,
     /// The first values of all rows, then the second ones, and so on.
@@ -84,6 +86,14 @@ impl Pool {
                         count += 1;
                     }
                     y.iter_mut().for_each(|y| *y /= count as f32);
+                }
+                Pooling::Largest => {
+                    let first = rows.next().unwrap_or(chosen);
+                    y.copy_from_slice(self.x.row(first, self.n));
+                    for row in rows {
+                        let x = self.x.row(row, self.n);
+                        y.iter_mut().zip(x).for_each(|(y, x)| *y = y.max(*x));
+                    }
                 }
                 Pooling::Rows => {
                     for (y, row) in y.chunks_exact_mut(self.n).zip(rows) {

@@ -33,6 +33,7 @@ mirrored! {
         places: u32,
         softcap: f32,
         absent: u64,
+        slopes: u64,
     }
 }
 
@@ -103,6 +104,7 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
         places: p.places,
         softcap: p.softcap,
         absent: cx.vector(command.weights[0]),
+        slopes: cx.vector(command.weights[1]),
     });
     let shared = tiles_shared(p.head_dim);
     if !p.head_dim.is_multiple_of(8) || p.head_dim > 256 || shared > cx.gpu.shared_per_block {

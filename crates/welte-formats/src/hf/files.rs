@@ -1,6 +1,6 @@
-//! The safetensors files of a directory, and the tensors in them.
+//! The safetensors files of a directory, or those of PyTorch in their place, and the tensors in them.
 
-use crate::{Error, mapped};
+use crate::{Error, mapped, torch};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
@@ -14,6 +14,9 @@ const MAX_JSON: u64 = 64 << 20;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// What older models have in their place: files of `torch.save`.
+const TORCH_SINGLE: &str = "pytorch_model.bin";
+const TORCH_INDEX: &str = "pytorch_model.bin.index.json";
 
 /// The start of data: file number and byte.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +45,13 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn open(path: &Path) -> Result<Files, Error> {
         let mut files = Files::default();
-        let index = path.join(INDEX);
-        let single = path.join(SINGLE);
-        if index.exists() {
+        let there = |name: &&str| path.join(name).exists();
+        let index = [INDEX, TORCH_INDEX].into_iter().find(there);
+        let single = [SINGLE, TORCH_SINGLE].into_iter().find(there);
+        // Safetensors of either kind come first.
+        let index = index.filter(|index| *index == INDEX || single != Some(SINGLE));
+        if let Some(name) = index {
+            let index = path.join(name);
             let map = weight_map(&index)?;
             for shard in map.values().collect::<BTreeSet<_>>() {
                 files.add(shard_path(path, &index, shard)?)?;
@@ -59,8 +66,8 @@ impl Files {
                     format!("is not in {shard}"),
                 ));
             }
-        } else if single.exists() {
-            files.add(single)?;
+        } else if let Some(single) = single {
+            files.add(path.join(single))?;
         } else {
             return Err(Error::unsupported(
                 path,
@@ -70,12 +77,12 @@ impl Files {
         Ok(files)
     }
 
-    /// Adds a safetensors file.
+    /// Adds a file of weights.
     pub(super) fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         self.add_as(path, "")
     }
 
-    /// Adds a safetensors file whose tensors get names that begin with `prefix`.
+    /// Adds a file of weights whose tensors get names that begin with `prefix`.
     pub(super) fn add_as(&mut self, path: PathBuf, prefix: &str) -> Result<(), Error> {
         let map = mapped::map(&path)?;
         for mut tensor in header(&path, &map, self.maps.len())? {
@@ -243,7 +250,10 @@ fn shard_path(directory: &Path, index: &Path, shard: &str) -> Result<PathBuf, Er
     if !path.exists() {
         return Err(Error::unsupported(
             &path,
-            format!("is missing, but {INDEX} lists it: download it"),
+            format!(
+                "is missing, but {} lists it: download it",
+                index.file_name().unwrap_or_default().display()
+            ),
         ));
     }
     Ok(path)
@@ -261,7 +271,7 @@ fn other_weights(path: &Path) -> String {
         (Some(name), _) => format!("; to use {}, give that file", name.to_string_lossy()),
         (_, Some(name)) => {
             format!(
-                "; {} looks like a PyTorch file, which is not supported: convert it to safetensors",
+                "; {} looks like a PyTorch file, which is read under the name {TORCH_SINGLE} only: rename it, or convert it to safetensors",
                 name.to_string_lossy()
             )
         }
@@ -269,8 +279,21 @@ fn other_weights(path: &Path) -> String {
     }
 }
 
-/// The tensors of a safetensors file, in file order, which is the fastest order to read them.
+/// The tensors of a file, in file order, which is the fastest order to read them.
 fn header(path: &Path, bytes: &[u8], file: usize) -> Result<Vec<Stored>, Error> {
+    if torch::is_name(path) {
+        let stored = |tensor: torch::Tensor| Stored {
+            name: tensor.name,
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+            place: Place {
+                file,
+                start: tensor.start,
+            },
+        };
+        let tensors = torch::tensors(path, bytes)?;
+        return Ok(tensors.into_iter().map(stored).collect());
+    }
     let broken = |e| {
         Error::malformed(
             path,

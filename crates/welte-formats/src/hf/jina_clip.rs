@@ -1,5 +1,6 @@
 //! jina-clip: the configuration of its text model is in another repository, which `text_config.hf_model_name_or_path` names, and
-//! `text_config.hf_model_config_kwargs` says what differs. Both become metadata under the plain names of a text model's keys.
+//! `text_config.hf_model_config_kwargs` says what differs. Both become metadata under the plain names of a text model's keys. Jina v3 by
+//! itself, as published, has changes for the same tasks.
 
 use crate::{Error, Metadata, Value};
 use std::path::Path;
@@ -10,6 +11,8 @@ const KNOWN: &str = "jinaai/jina-embeddings-v3";
 const REPOSITORY: &str = "text_config.hf_model_name_or_path";
 const CHANGES: &str = "text_config.hf_model_config_kwargs";
 const TASK: &str = "text_config.default_lora_task";
+/// The task of a Jina v3.
+const DEFAULT_TASK: &str = "default_task";
 const TASKS: [&str; 5] = [
     "retrieval.query",
     "retrieval.passage",
@@ -123,22 +126,54 @@ pub(super) fn add(config: &Path, metadata: &mut Metadata) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn is_one(metadata: &Metadata) -> bool {
+/// Leaves out the prompts of tasks whose changes are not added to the weights of a Jina v3: with these weights they make other vectors than
+/// the model was trained for.
+pub(super) fn leave_out_prompts(metadata: &mut Metadata) {
+    let Some(Value::Array(tasks)) = metadata.get("lora_adaptations") else {
+        return;
+    };
+    if is_one(metadata) {
+        return;
+    }
+    let chosen = metadata.get(DEFAULT_TASK);
+    let others = tasks.iter().filter(|task| Some(*task) != chosen);
+    let keys: Vec<String> = others
+        .filter_map(|task| match task {
+            Value::String(task) => Some(format!("sentence_transformers.prompts.{task}")),
+            _ => None,
+        })
+        .collect();
+    for key in keys {
+        metadata.remove(&key);
+    }
+}
+
+/// True if weights may have a change for each of several tasks.
+pub(super) fn has_tasks(metadata: &Metadata) -> bool {
+    is_one(metadata) || metadata.contains_key("lora_adaptations")
+}
+
+fn is_one(metadata: &Metadata) -> bool {
     matches!(metadata.get("model_type"), Some(Value::String(name)) if name == MODEL)
 }
 
 /// The task whose change is added to weights that have some; `None`: none is.
 pub(super) fn task(config: &Path, metadata: &Metadata) -> Result<Option<Task>, Error> {
-    let (Some(name), true) = (metadata.get(TASK), is_one(metadata)) else {
+    let key = if is_one(metadata) { TASK } else { DEFAULT_TASK };
+    let Some(name) = metadata.get(key) else {
         return Ok(None);
     };
     let number = match metadata.get("lora_adaptations") {
         Some(Value::Array(tasks)) => tasks.iter().position(|task| task == name),
         _ => None,
     };
+    let section = match is_one(metadata) {
+        true => format!("{CHANGES}."),
+        false => String::new(),
+    };
     let number = number.ok_or_else(|| {
-        let problem = format!("is not one of {CHANGES}.lora_adaptations");
-        Error::malformed(config, TASK, problem)
+        let problem = format!("is not one of {section}lora_adaptations");
+        Error::malformed(config, key, problem)
     })?;
     let alpha = match metadata.get("lora_alpha") {
         Some(Value::U64(alpha)) => Some(*alpha as f32),
@@ -146,7 +181,7 @@ pub(super) fn task(config: &Path, metadata: &Metadata) -> Result<Option<Task>, E
         _ => None,
     };
     let alpha = alpha.filter(|alpha| alpha.is_finite()).ok_or_else(|| {
-        Error::malformed(config, format!("{CHANGES}.lora_alpha"), "is not a number")
+        Error::malformed(config, format!("{section}lora_alpha"), "is not a number")
     })?;
     Ok(Some(Task { number, alpha }))
 }

@@ -2,7 +2,7 @@
 //! and the pairs `X.parametrizations.weight.0.lora_A` and `lora_B` become one tensor `X.weight`. Models of Jina have them.
 
 use super::files::{Files, Place, Stored};
-use super::jina_clip::{Task, is_one, task};
+use super::jina_clip::{Task, has_tasks, task};
 use crate::quant::{decode, encode};
 use crate::{Error, Metadata, TensorInfo, mapped};
 use memmap2::Mmap;
@@ -47,7 +47,7 @@ pub(super) fn taken(
     files: &Files,
     tensor: &Stored,
 ) -> Result<Option<Vec<(TensorInfo, Parts)>>, Error> {
-    if !is_one(metadata) {
+    if !has_tasks(metadata) {
         return Ok(None);
     }
     let of = |end: &str| tensor.name.strip_suffix(end);

@@ -4,7 +4,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `pooling` | `mean`, `cls`, `lasttoken`, or the name of a kind that is not supported |
+//! | `pooling` | `mean`, `cls`, `lasttoken`, `splade`, or the name of a kind that is not supported |
 //! | `include_prompt` | false if rows of a prompt are not pooled |
 //! | `do_lower_case` | true if texts are made lower case |
 //! | `normalize` | true if vectors are scaled to length 1 |
@@ -22,7 +22,7 @@ use std::path::Path;
 
 const MODULES: &str = "modules.json";
 const PREFIX: &str = "sentence_transformers";
-const WEIGHTS: &str = "model.safetensors";
+const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 
 /// Adds what the files in `directory` say, and the tensors of dense layers.
 pub(super) fn add(
@@ -50,7 +50,18 @@ pub(super) fn add(
         }
         let folder = directory.join(folder);
         match class.rsplit('.').next().unwrap_or(class) {
-            "Transformer" => {}
+            "Transformer" | "MLMTransformer" => {}
+            "SpladePooling" => {
+                let path = folder.join("config.json");
+                let config = read_json(&path)?;
+                let strategy = config["pooling_strategy"].as_str().unwrap_or("max");
+                let act = config["activation_function"].as_str().unwrap_or("relu");
+                let kind = match (strategy, act) {
+                    ("max", "relu") => "splade".to_string(),
+                    _ => format!("splade with {strategy} and {act}"),
+                };
+                put(metadata, "pooling", Value::String(kind));
+            }
             "Pooling" => {
                 let path = folder.join("config.json");
                 let config = read_json(&path)?;
@@ -64,7 +75,10 @@ pub(super) fn add(
                 let config = folder.join("config.json");
                 let key = format!("{PREFIX}.dense.{dense}");
                 flatten(&config, key.clone(), &read_json(&config)?, metadata)?;
-                files.add_as(folder.join(WEIGHTS), &format!("{key}."))?;
+                let weights = WEIGHTS.map(|name| folder.join(name));
+                let there = weights.iter().find(|path| path.is_file());
+                let weights = there.unwrap_or(&weights[0]).clone();
+                files.add_as(weights, &format!("{key}."))?;
                 dense += 1;
             }
             other => put(metadata, "module", Value::String(other.to_string())),

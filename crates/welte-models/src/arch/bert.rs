@@ -4,7 +4,7 @@
 use super::architecture::{Architecture, has, no_windows};
 use crate::encoder::{self, must_be};
 use crate::keys::Keys;
-use crate::names::{self, Names, TransposedExperts};
+use crate::names::{self, Names, TransposedExperts, weight};
 use crate::spec::{Act, LayerRope, NormKind};
 use crate::spec::{Encoder, Positions};
 use crate::{Error, ModelSpec, QkNorm};
@@ -22,6 +22,34 @@ pub(super) const BERT: Architecture = Architecture {
     attends: true,
     windows: no_windows,
     finish: |spec, keys| learned(spec, keys, 0),
+};
+
+/// Without segments. The activation has a name of its own.
+pub(super) const DISTILBERT: Architecture = Architecture {
+    name: "distilbert",
+    gguf: &[],
+    hugging_face: &["distilbert"],
+    hugging_face_names: Names {
+        q: "transformer.layer.{}.attention.q_lin",
+        k: "transformer.layer.{}.attention.k_lin",
+        v: "transformer.layer.{}.attention.v_lin",
+        o: "transformer.layer.{}.attention.out_lin",
+        post_attn_norm: "transformer.layer.{}.sa_layer_norm",
+        up: "transformer.layer.{}.ffn.lin1",
+        down: "transformer.layer.{}.ffn.lin2",
+        post_ffn_norm: "transformer.layer.{}.output_layer_norm",
+        ..HUGGING_FACE
+    },
+    finish: |spec, keys| {
+        learned(spec, keys, 0)?;
+        must_be(keys, "activation", "gelu")?;
+        (spec.act, spec.eps) = (Act::Gelu, 1e-12);
+        if let Some(encoder) = &mut spec.encoder {
+            encoder.types = 0;
+        }
+        Ok(())
+    },
+    ..BERT
 };
 
 /// Positions begin after the number of the padding token.
@@ -109,6 +137,78 @@ pub(super) const JINA_V3: Architecture = Architecture {
     ..BERT
 };
 
+/// Jina v2 (JinaBERT): ALiBi in place of positions, and gated feed-forward parts.
+pub(super) const JINA_V2: Architecture = Architecture {
+    name: "jina-bert-v2",
+    gguf: &["jina-bert-v2"],
+    hugging_face: &["jina_bert_v2"],
+    gguf_names: Names {
+        ffn_norm: "blk.{}.attn_norm_2",
+        ..GGUF
+    },
+    hugging_face_names: Names {
+        gate_up: "encoder.layer.{}.mlp.gated_layers",
+        down: "encoder.layer.{}.mlp.wo",
+        post_ffn_norm: "encoder.layer.{}.mlp.layernorm",
+        ..HUGGING_FACE
+    },
+    finish: jina_v2,
+    ..BERT
+};
+
+/// Jina's model of code norms queries and keys, and the sum after attention twice. Its matrix of gate and up has up first.
+pub(super) const JINA_V2_CODE: Architecture = Architecture {
+    name: "jina-bert-v2-code",
+    gguf: &[],
+    hugging_face: &["jina_bert_v2_code"],
+    hugging_face_names: Names {
+        q_norm: "encoder.layer.{}.attention.self.layer_norm_q",
+        k_norm: "encoder.layer.{}.attention.self.layer_norm_k",
+        ffn_norm: "encoder.layer.{}.layer_norm_1",
+        gate_up: "encoder.layer.{}.mlp.up_gated_layer",
+        down: "encoder.layer.{}.mlp.down_layer",
+        post_ffn_norm: "encoder.layer.{}.layer_norm_2",
+        ..HUGGING_FACE
+    },
+    ..JINA_V2
+};
+
+/// What a directory whose configuration says `bert` holds.
+pub(super) fn kind_of(keys: &Keys<'_>) -> Result<&'static str, Error> {
+    if keys.text("position_embedding_type")? != Some("alibi") {
+        return Ok("bert");
+    }
+    let of_code = ".mlp.up_gated_layer.weight";
+    let mut tensors = keys.checkpoint.tensors().iter();
+    Ok(match tensors.any(|tensor| tensor.name.ends_with(of_code)) {
+        true => "jina_bert_v2_code",
+        false => "jina_bert_v2",
+    })
+}
+
+fn jina_v2(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    common(spec, keys)?;
+    if !keys.is_gguf() {
+        must_be(keys, "feed_forward_type", "geglu")?;
+    }
+    let first = |name: fn(&Names) -> &'static str| has(spec, keys, |names| weight(name(names), 0));
+    let (gate, second_norm) = (first(|names| names.gate), first(|names| names.ffn_norm));
+    let both = first(|names| names.q_norm);
+    // A matrix of up alone is as high as the feed-forward part is wide.
+    let up = keys.checkpoint.tensor(&weight(names::GGUF.up, 0));
+    spec.gated = gate || !keys.is_gguf() || up.is_some_and(|up| up.n != spec.ffn as usize);
+    if both {
+        spec.qk_norm = QkNorm::LayerRow;
+    }
+    if let Some(encoder) = &mut spec.encoder {
+        encoder.slopes = true;
+        encoder.second_norm = second_norm;
+        encoder.up_first = second_norm && !gate;
+    }
+    spec.layer_ropes = vec![LayerRope::None; spec.layers as usize];
+    Ok(())
+}
+
 const GGUF: Names = Names {
     post_attn_norm: "blk.{}.attn_output_norm",
     post_ffn_norm: "blk.{}.layer_output_norm",
@@ -180,14 +280,21 @@ fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     } else {
         types
     };
+    // Files of DistilBERT have no table.
+    let no_table = keys.is_gguf() && keys.checkpoint.tensor("token_types.weight").is_none();
     spec.encoder = Some(Encoder {
-        types: keys
-            .u32(&types)?
-            .unwrap_or(if keys.is_gguf() { 1 } else { 2 }),
+        types: match keys.u32(&types)? {
+            _ if no_table => 0,
+            Some(types) => types,
+            None if keys.is_gguf() => 1,
+            None => 2,
+        },
         embedding_norm: true,
         norms_sums: true,
         dense: encoder::dense(keys)?,
         classifier: encoder::classifier(keys, Act::Tanh),
+        weighs_tokens: encoder::weighs_tokens(keys),
+        masked_head: encoder::masked_head(keys),
         ..Encoder::default()
     });
     Ok(())

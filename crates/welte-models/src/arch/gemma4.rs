@@ -3,8 +3,9 @@
 
 use super::architecture::{Architecture, layer_types, ropes_by_window, window_pattern};
 use super::gemma::{self, GEMMA3};
+use crate::encoder;
 use crate::keys::Keys;
-use crate::spec::{Act, LayerRope, LayerShape, Rope, Scaling};
+use crate::spec::{Act, Encoder, LayerRope, LayerShape, Rope, Scaling};
 use crate::weights::scalar_name;
 use crate::{Error, ModelSpec, names};
 use welte_table::Sections;
@@ -40,6 +41,33 @@ pub(crate) const GEMMA4_ASSISTANT: Architecture = Architecture {
             rope.sections = Some(Sections::along(rope.rot));
         }
         mixture(spec, keys)
+    },
+    ..GEMMA4
+};
+
+/// EmbeddingGemma 2: an encoder with Gemma 4's layers, whose inputs per layer are projections of the embedding alone. Windows reach
+/// equally far to both sides.
+pub(super) const EMBEDDING_GEMMA2: Architecture = Architecture {
+    name: "embedding-gemma2",
+    gguf: &[],
+    hugging_face: &["embedding_gemma2", "embedding_gemma2_text"],
+    experts: false,
+    finish: |spec, keys| {
+        begin(spec, keys)?;
+        spec.kv_sources = (0..spec.layers).collect();
+        spec.causal_layers.clear();
+        (spec.tied, spec.logit_softcap) = (true, 0.0);
+        shapes(spec, keys)?;
+        ropes(spec, keys)?;
+        let mut dense = vec![encoder::projection(keys)?];
+        dense.extend(encoder::dense(keys)?);
+        spec.encoder = Some(Encoder {
+            final_norm: true,
+            projects: true,
+            dense,
+            ..Encoder::default()
+        });
+        Ok(())
     },
     ..GEMMA4
 };

@@ -69,7 +69,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 85] = [
+const ALL: [&Architecture; 89] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -93,6 +93,7 @@ const ALL: [&Architecture; 85] = [
     &gemma::GEMMA3,
     &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
+    &gemma4::EMBEDDING_GEMMA2,
     &phi3::PHI3,
     &phimoe::PHIMOE,
     &olmo2::OLMO2,
@@ -100,9 +101,12 @@ const ALL: [&Architecture; 85] = [
     &gpt_oss::GPT_OSS,
     &bert::BERT,
     &bert::ROBERTA,
+    &bert::DISTILBERT,
     &bert::NOMIC_BERT,
     &bert::NOMIC_BERT_MOE,
     &bert::JINA_V3,
+    &bert::JINA_V2,
+    &bert::JINA_V2_CODE,
     &eurobert::EUROBERT,
     &eurobert::LLAMA_EMBED,
     &modernbert::MODERNBERT,
@@ -194,6 +198,11 @@ impl Architecture {
         let said = match said {
             "bailing_moe" if keys.bool("use_qk_norm")? == Some(true) => "bailing_moe_v2",
             "nomic_bert" if keys.u32("moe_every_n_layers")?.unwrap_or(0) > 0 => "nomic_bert_moe",
+            // Jina v3, as it was published.
+            "xlm-roberta" if keys.text("position_embedding_type")? == Some("rotary") => {
+                "jina_embeddings_v3"
+            }
+            "bert" if checkpoint.dialect() == Dialect::HuggingFace => bert::kind_of(&keys)?,
             other => other,
         };
         let known = |said: &str| {

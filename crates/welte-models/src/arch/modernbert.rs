@@ -105,6 +105,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         first_is_normed: true,
         dense: encoder::dense(keys)?,
         classifier: encoder::classifier(keys, Act::Gelu),
+        weighs_tokens: encoder::weighs_tokens(keys),
         ..Encoder::default()
     });
     Ok(())

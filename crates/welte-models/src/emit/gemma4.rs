@@ -6,7 +6,7 @@ use crate::{Experts, LayerRope, LayerShape};
 use welte_table::{ModelPart, NO_WEIGHT, Op, params as p};
 
 impl Emitter<'_> {
-    /// inputs = (embeddings of all layers + norm(projection(x) / sqrt(dim))) / sqrt(2)
+    /// inputs = (embeddings of all layers + norm(projection(x) / sqrt(dim))) / sqrt(2), or norm(projection(x) / sqrt(dim))
     pub(super) fn per_layer_inputs(&mut self) {
         let (spec, set) = (self.spec, self.set);
         let (Some(weights), Some(buffers)) = (&self.weights.per_layer, set.per_layer) else {
@@ -14,19 +14,11 @@ impl Emitter<'_> {
         };
         let (dim, width) = (spec.dim, spec.per_layer_width);
         let all = spec.layers * width;
-        let embed = p::Embed {
-            n: spec.vocab,
-            k: all,
-            scale: (width as f32).sqrt(),
-            x_stride: all,
+        // Without a table they are the projection alone.
+        let context = match weights.embed {
+            Some(_) => buffers.context,
+            None => buffers.inputs,
         };
-        self.out.push(
-            "embeddings per layer",
-            Op::Embed,
-            &[weights.embed],
-            &[self.places.tokens, buffers.inputs],
-            embed.words(),
-        );
         let projection = p::Matmul {
             n: all,
             k: dim,
@@ -37,7 +29,7 @@ impl Emitter<'_> {
             "projection to all layers",
             Op::Matmul,
             &[weights.projection],
-            &[set.x, buffers.context],
+            &[set.x, context],
             projection.words(),
         );
         // The norm of v / sqrt(dim) is the norm of v with dim times the epsilon.
@@ -52,8 +44,24 @@ impl Emitter<'_> {
             "norm of the projection",
             Op::Norm,
             &[weights.norm],
-            &[buffers.context, buffers.context],
+            &[context, context],
             norm.words(),
+        );
+        let Some(table) = weights.embed else {
+            return;
+        };
+        let embed = p::Embed {
+            n: spec.vocab,
+            k: all,
+            scale: (width as f32).sqrt(),
+            x_stride: all,
+        };
+        self.out.push(
+            "embeddings per layer",
+            Op::Embed,
+            &[table],
+            &[self.places.tokens, buffers.inputs],
+            embed.words(),
         );
         let sum = p::Add {
             n: all,

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::keys::Keys;
 use crate::names::{bias, weight};
-use crate::spec::{Act, Dense};
+use crate::spec::{Act, Dense, MOST_DIM};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
@@ -14,6 +14,11 @@ pub(crate) struct EncoderNames {
     pub(crate) embedding_norm: &'static str,
     /// By family: the first matrix of the classifier, its norm, and the second matrix.
     pub(crate) classifiers: &'static [[&'static str; 3]],
+    /// What a token weighs.
+    pub(crate) token_weight: &'static str,
+    /// By family, of the head of a masked language model: its first matrix, the norm after it, the second matrix (that of the embeddings
+    /// unless there is one), and the full name of its bias.
+    pub(crate) masked_heads: &'static [[&'static str; 4]],
 }
 
 const GGUF: EncoderNames = EncoderNames {
@@ -21,6 +26,8 @@ const GGUF: EncoderNames = EncoderNames {
     types: "token_types",
     embedding_norm: "token_embd_norm",
     classifiers: &[["cls", "cls.norm", "cls.output"]],
+    token_weight: "sparse",
+    masked_heads: &[],
 };
 
 const HUGGING_FACE: EncoderNames = EncoderNames {
@@ -31,6 +38,27 @@ const HUGGING_FACE: EncoderNames = EncoderNames {
         ["classifier.dense", "", "classifier.out_proj"],
         ["head.dense", "head.norm", "classifier"],
         ["pooler.dense", "", "classifier"],
+    ],
+    token_weight: "sparse_linear",
+    masked_heads: &[
+        [
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.decoder",
+            "cls.predictions.bias",
+        ],
+        [
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head.decoder",
+            "lm_head.bias",
+        ],
+        [
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector",
+            "vocab_projector.bias",
+        ],
     ],
 };
 
@@ -52,6 +80,18 @@ pub(crate) fn classifier(keys: &Keys<'_>, act: Act) -> Option<Act> {
     };
     let mut families = names.classifiers.iter();
     families.find(|f| has(f[2])).map(|_| act)
+}
+
+/// True if the checkpoint has the head of a masked language model.
+pub(crate) fn masked_head(keys: &Keys<'_>) -> bool {
+    let mut families = EncoderNames::of(keys.checkpoint).masked_heads.iter();
+    families.any(|family| keys.checkpoint.tensor(&weight(family[0], 0)).is_some())
+}
+
+/// True if the checkpoint has a matrix that yields what a token weighs.
+pub(crate) fn weighs_tokens(keys: &Keys<'_>) -> bool {
+    let name = EncoderNames::of(keys.checkpoint).token_weight;
+    keys.checkpoint.tensor(&weight(name, 0)).is_some()
 }
 
 /// The dense layers that follow pooling.
@@ -100,6 +140,27 @@ pub(crate) fn dense(keys: &Keys<'_>) -> Result<Vec<Dense>, Error> {
         .collect()
 }
 
+/// The name of the matrix with which EmbeddingGemma 2 ends. Texts are pooled before it, which yields the same.
+const PROJECTION: &str = "model.embedding_projection";
+
+/// That matrix.
+pub(crate) fn projection(keys: &Keys<'_>) -> Result<Dense, Error> {
+    let outputs = keys.size("embedding_dim", None, MOST_DIM)?;
+    Ok(Dense {
+        outputs,
+        bias: false,
+        tanh: false,
+    })
+}
+
+/// The name of a layer after pooling.
+pub(crate) fn step_name(gguf: bool, projects: bool, index: u32) -> String {
+    match index.checked_sub(projects.into()) {
+        None => PROJECTION.to_string(),
+        Some(index) => dense_name(gguf, index),
+    }
+}
+
 pub(crate) fn dense_name(gguf: bool, index: u32) -> String {
     if gguf {
         format!("dense_{}", index + 2)
@@ -119,7 +180,7 @@ pub(crate) fn must_be(keys: &Keys<'_>, key: &str, wanted: &str) -> Result<(), Er
 
 /// Tensors of heads that yield neither vectors nor scores, and constants that old exporters store.
 pub(crate) fn is_spare(name: &str) -> bool {
-    let name = ["bert.", "roberta.", "model."]
+    let name = ["bert.", "roberta.", "distilbert.", "model."]
         .into_iter()
         .find_map(|prefix| name.strip_prefix(prefix))
         .unwrap_or(name);
@@ -131,6 +192,14 @@ pub(crate) fn is_spare(name: &str) -> bool {
         "decoder.",
         "classifier.",
         "embeddings.position_ids",
+        "vocab_transform.",
+        "vocab_layer_norm.",
+        "vocab_projector.",
+        "pre_classifier.",
+        "sparse.",
+        "sparse_linear.",
+        "colbert.",
+        "colbert_linear.",
     ];
     name == "cls" || heads.iter().any(|head| name.starts_with(head))
 }

@@ -149,6 +149,7 @@ impl ModelSpec {
                     }
                 }
                 QkNorm::Row | QkNorm::Each => q + kv,
+                QkNorm::LayerRow => 2 * (q + kv),
             };
             dim * projections + norms
         };
@@ -303,6 +304,9 @@ impl ModelSpec {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+            QkNorm::LayerRow => {
+                facts.push(fact("query and key norm", "per row, layer norm".into()));
+            }
             QkNorm::Plain => {
                 let text = "per head, without weights";
                 facts.push(fact("query and key norm", text.into()));

@@ -9,8 +9,8 @@ use welte_table::{Part, Source, Usage, WeightId};
 
 /// The weights of embeddings per layer that all layers share.
 pub(crate) struct PerLayerWeights {
-    /// For each token, the embeddings of all layers one after the other.
-    pub(crate) embed: WeightId,
+    /// For each token, the embeddings of all layers one after the other. Without it, inputs are projections alone.
+    pub(crate) embed: Option<WeightId>,
     /// From the stream to the inputs of all layers.
     pub(crate) projection: WeightId,
     /// The norm of a layer's part of that.
@@ -71,6 +71,17 @@ const GGUF: Names = Names {
     mixed_norm: "blk.{}.post_ffw_norm_2",
 };
 
+/// EmbeddingGemma 2, which has no table.
+const HUGGING_FACE_PROJECTED: Names = Names {
+    embed: "",
+    projection: "model.ple.per_layer_model_projection",
+    projection_norm: "model.ple.per_layer_projection_norm",
+    gate: "model.layers.{}.ple_block.per_layer_input_gate",
+    output: "model.layers.{}.ple_block.per_layer_projection",
+    output_norm: "model.layers.{}.ple_block.post_per_layer_input_norm",
+    ..HUGGING_FACE
+};
+
 const HUGGING_FACE: Names = Names {
     embed: "model.embed_tokens_per_layer",
     projection: "model.per_layer_model_projection",
@@ -106,7 +117,11 @@ fn plain(weight: WeightId) -> NormWeights {
 
 impl Collector<'_> {
     fn gemma4(&self) -> &'static Names {
-        of(self.checkpoint.dialect())
+        let names = of(self.checkpoint.dialect());
+        match self.has(&weight(HUGGING_FACE_PROJECTED.projection, 0)) {
+            true => &HUGGING_FACE_PROJECTED,
+            false => names,
+        }
     }
 
     /// What all layers share of their embeddings.
@@ -116,9 +131,15 @@ impl Collector<'_> {
             return Ok(None);
         }
         let all = spec.layers * width;
-        let (embed, projection) = (weight(names.embed, 0), weight(names.projection, 0));
+        let projection = weight(names.projection, 0);
         let norm = [(weight(names.projection_norm, 0), width)];
-        let embed = self.token_rows("embeddings per layer", &embed, spec.vocab, all)?;
+        let embed = match names.embed {
+            "" => None,
+            name => {
+                let (label, name) = ("embeddings per layer", weight(name, 0));
+                Some(self.token_rows(label, &name, spec.vocab, all)?)
+            }
+        };
         let label = "projection to all layers";
         let projection = self.matrix(label, Usage::Matrix, &projection, all, spec.dim)?;
         Ok(Some(PerLayerWeights {

@@ -16,6 +16,9 @@ pub(crate) struct Layer {
     pub(crate) qkv: Vec<OutputPart>,
     pub(crate) qkv_bias: Vec<OutputPart>,
     pub(crate) q_norm: Option<WeightId>,
+    /// The biases of these norms, if they have some.
+    pub(crate) q_norm_bias: Option<WeightId>,
+    pub(crate) k_norm_bias: Option<WeightId>,
     /// The weight of norms whose own are factors afterwards.
     pub(crate) head_ones: Option<WeightId>,
     pub(crate) k_norm: Option<WeightId>,
@@ -24,6 +27,8 @@ pub(crate) struct Layer {
     pub(crate) o_bias: Vec<OutputPart>,
     pub(crate) sinks: Option<WeightId>,
     pub(crate) post_attn_norm: Option<NormWeights>,
+    /// The norm of this one's result and the layer's input.
+    pub(crate) second_norm: Option<NormWeights>,
     /// None if the layer has no such norm, or if both parts read the same.
     pub(crate) ffn_norm: Option<NormWeights>,
     pub(crate) gate_up: Vec<OutputPart>,
@@ -157,7 +162,7 @@ pub(super) fn layer(
     let (qk, q_width, k_width) = match spec.qk_norm {
         QkNorm::None | QkNorm::Plain => (false, 0, 0),
         QkNorm::Head => (true, head_dim, head_dim),
-        QkNorm::Row | QkNorm::Each => (true, q, kv),
+        QkNorm::Row | QkNorm::Each | QkNorm::LayerRow => (true, q, kv),
     };
     let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
     let delta = delta.map(|d| (d, delta::names(c.checkpoint, d.by_channel)));
@@ -182,6 +187,14 @@ pub(super) fn layer(
         }
     };
     let qk = qk && spec.kind(i) == LayerKind::Attention;
+    let shifted = spec.qk_norm == QkNorm::LayerRow;
+    let head_bias = |c: &mut Collector<'_>, what: &str, template: &str, k: u32| {
+        let tensor = [(bias(template, i), k)];
+        let shift = shifted.then(|| c.vector(&label(what), &tensor, 0.0));
+        shift.transpose()
+    };
+    let encoder = spec.encoder.as_ref();
+    let (second_norm, up_first) = encoder.map_or((false, false), |e| (e.second_norm, e.up_first));
     let gate_up = if !spec.gated {
         vec![(w(names.up), ffn)]
     } else if !c.has(&w(names.gate)) && c.has(&w(names.gate_up)) {
@@ -223,6 +236,8 @@ pub(super) fn layer(
             false => c.biases(&label("qkv bias"), &qkv_bias)?,
         },
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
+        q_norm_bias: head_bias(c, "query norm bias", names.q_norm, q_width)?,
+        k_norm_bias: head_bias(c, "key norm bias", names.k_norm, k_width)?,
         head_ones: (qk && each).then(|| c.ones(&label("norm of a head"), head_dim)),
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
         o: if mixes {
@@ -243,13 +258,28 @@ pub(super) fn layer(
             None
         },
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
+        second_norm: norm(
+            c,
+            second_norm,
+            "second norm after attention",
+            names.ffn_norm,
+        )?,
         ffn_norm: norm(
             c,
             pre && feeds && (!spec.parallel || spec.own_norms),
             "feed-forward norm",
             names.ffn_norm,
         )?,
-        gate_up: if plain {
+        gate_up: if plain && up_first {
+            // Commands have the gate first.
+            let half = |first| Rows {
+                tensor: w(names.gate_up),
+                of: 2 * ffn,
+                first,
+                rows: ffn,
+            };
+            c.joined_rows(&label("gate and up"), &[half(ffn), half(0)], dim)?
+        } else if plain {
             c.joined(&label("gate and up"), &gate_up, dim)?
         } else {
             Vec::new()

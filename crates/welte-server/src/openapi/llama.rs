@@ -183,6 +183,26 @@ const RERANK: &[Field] = &[
     ),
 ];
 
+const SPARSE: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    ("inputs", "!Prompt", "texts or tokens"),
+    ("truncate", "boolean", "cut texts that are too long"),
+    (
+        "truncation_direction",
+        "=Right",
+        "texts are cut at their ends",
+    ),
+    (
+        "prompt_name",
+        "string",
+        "the model's prompt to put before texts",
+    ),
+];
+
 pub(super) const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         answer: &[("results", "object[]", ""), ("usage", "object", "")],
@@ -191,6 +211,12 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         ..post("/embedding", "llama.cpp", "Vectors of texts", &[EMBEDDING])
     },
+    post(
+        "/embed_sparse",
+        "Text Embeddings Inference",
+        "What the tokens of texts weigh",
+        &[SPARSE],
+    ),
     Endpoint {
         stream: EVENTS,
         ..post(

@@ -71,6 +71,7 @@ fn is_offered(app: &App, path: &str) -> bool {
         path if path.starts_with("/welte/tools") => app.options.mcp.is_some(),
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
         path if path.contains("/rerank") => any(|served| served.model.scores_pairs()),
+        "/embed_sparse" => any(|served| served.model.has_sparse_vectors()),
         _ => true,
     }
 }
@@ -200,7 +201,9 @@ fn needs_model(path: &str) -> bool {
 fn answer(endpoint: &Endpoint) -> Value {
     match endpoint.path {
         "/metrics" => return json!({ "type": "string" }),
-        "/slots" | "/embedding" | "/embeddings" => return json!({ "type": "array" }),
+        "/slots" | "/embedding" | "/embeddings" | "/embed_sparse" => {
+            return json!({ "type": "array" });
+        }
         _ => {}
     }
     if let [("", kind, meaning)] = endpoint.answer {

@@ -123,6 +123,15 @@ impl Channel {
         self.state().vector.extend_from_slice(vector);
     }
 
+    /// Sets the first values of rows of this width, and after them the first or the last row.
+    pub(crate) fn set_weights(&self, rows: &[f32], width: usize, first: bool) {
+        let mut state = self.state();
+        let each = || rows.chunks_exact(width.max(1));
+        let pooled = if first { each().next() } else { each().last() };
+        state.vector.extend(each().filter_map(|row| row.first()));
+        state.vector.extend(pooled.into_iter().flatten());
+    }
+
     /// Sets the mean of the rows from `left_out` on: of all `rows` rows and of the first ones, the means are known.
     pub(crate) fn set_mean_of_rest(
         &self,

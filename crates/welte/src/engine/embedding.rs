@@ -1,9 +1,10 @@
 //! The vector of a text, on its way from the scheduler.
 
 use super::channel::{Channel, Finish, Next, Room};
-use super::sequence::Sequence;
+use super::sequence::{Picked, Sequence};
 use super::{Engine, Request};
 use crate::{Error, MediumAt, Model, Prompt};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -42,6 +43,8 @@ impl From<Prompt> for TextToEmbed {
 /// The vector of a text that is being computed: a future. Dropping it ends the request.
 pub struct Embedding {
     out: Arc<Channel>,
+    /// Values before the vector.
+    skipped: usize,
     /// Values to keep.
     size: usize,
     normalise: bool,
@@ -67,16 +70,25 @@ impl Embedding {
         self
     }
 
+    /// Shortens and scales a vector.
+    fn shape(&self, vector: &mut Vec<f32>) {
+        vector.truncate(self.size);
+        if self.normalise {
+            normalise(vector);
+        }
+    }
+
     fn result(&self, next: Option<Next>) -> Result<Vec<f32>, Error> {
+        let mut vector = self.raw(next)?;
+        vector.drain(..self.skipped.min(vector.len()));
+        self.shape(&mut vector);
+        Ok(vector)
+    }
+
+    /// What the pass has yielded.
+    fn raw(&self, next: Option<Next>) -> Result<Vec<f32>, Error> {
         match next {
-            Some(Next::End(Ok(Finish::Length))) => {
-                let mut vector = self.out.take_vector();
-                vector.truncate(self.size);
-                if self.normalise {
-                    normalise(&mut vector);
-                }
-                Ok(vector)
-            }
+            Some(Next::End(Ok(Finish::Length))) => Ok(self.out.take_vector()),
             Some(Next::End(Ok(Finish::Deadline))) => Err(Error::Deadline),
             Some(Next::End(Err(error))) => Err(error),
             _ => Err(Error::EngineStopped { why: None }),
@@ -176,6 +188,7 @@ impl Engine {
         out.end(Ok(Finish::Length));
         Embedding {
             out: Arc::new(out),
+            skipped: 0,
             size: vector.len(),
             normalise: false,
             _engine: self.clone(),
@@ -189,7 +202,26 @@ impl Engine {
         second: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Embedding, Error> {
-        let size = self.model.embed_width().unwrap_or(0);
+        let picked = match self.model.inner.sparse {
+            Some(Sparse::Tokens { first: true }) => Picked::First,
+            _ => Picked::Last,
+        };
+        self.rows(text, second, deadline, picked)
+    }
+
+    /// As [`Engine::values`], of these rows.
+    fn rows(
+        &self,
+        text: TextToEmbed,
+        second: Option<usize>,
+        deadline: Option<Instant>,
+        picked: Picked,
+    ) -> Result<Embedding, Error> {
+        let width = self.model.embed_width().unwrap_or(0);
+        let room = match picked {
+            Picked::Each { .. } => text.tokens.len() + width,
+            _ => width,
+        };
         // The last token is pooled always.
         let left_out = text.left_out.min(text.tokens.len().saturating_sub(1));
         let left_out = match left_out {
@@ -202,9 +234,10 @@ impl Engine {
         request.options.max_tokens = 0;
         request.prefix_cache = false;
         let clock = self.handle.shared.clock.clone();
-        let out = |most| Channel::new(most, Arc::default(), clock).with_vector(size);
+        let out = |most| Channel::new(most, Arc::default(), clock).with_vector(room);
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         (sequence.embeds, sequence.left_out) = (true, left_out);
+        sequence.picked = picked;
         if let Some(second) = second.filter(|_| self.model.inner.segments > 1) {
             sequence.second = (second, self.model.context() as u32);
         }
@@ -212,9 +245,128 @@ impl Engine {
         self.handle.shared.push(sequence)?;
         Ok(Embedding {
             out,
-            size,
+            skipped: self.model.embed_skipped(),
+            size: width,
             normalise: false,
             _engine: self.clone(),
         })
+    }
+}
+
+/// How a model makes sparse vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sparse {
+    /// An output row has the weight of its token, and the vector if it is the first or the last one of its text.
+    Tokens { first: bool },
+    /// The output row of a text has the largest logit of each token of the vocabulary.
+    Vocabulary,
+}
+
+/// What a model for searches by words makes of a text (BGE-M3, SPLADE).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SparseVector {
+    /// What tokens weigh, those that weigh anything, in the order of their numbers. BGE-M3 weighs those of the text: special ones are left
+    /// out, and one that comes several times weighs as much as where it weighs most. SPLADE weighs all that it knows.
+    pub weights: Vec<(u32, f32)>,
+    /// Its vector, as [`Engine::embed`] yields it. SPLADE has none.
+    pub dense: Vec<f32>,
+}
+
+/// The sparse vector of a text that is being computed: a future. Dropping it ends the request.
+pub struct SparseEmbedding {
+    embedding: Embedding,
+    /// The tokens of the text; special ones are left out. None: the whole vocabulary is weighed.
+    tokens: Option<Vec<Option<u32>>>,
+}
+
+impl SparseEmbedding {
+    /// Waits for the vector.
+    pub fn wait(self) -> Result<SparseVector, Error> {
+        let next = self.embedding.out.next();
+        self.result(next)
+    }
+
+    /// Shapes the vector beside the weights as [`Embedding::shortened`] does.
+    pub fn shortened(mut self, size: usize) -> SparseEmbedding {
+        self.embedding = self.embedding.shortened(size);
+        self
+    }
+
+    /// Shapes the vector beside the weights as [`Embedding::unnormalised`] does.
+    pub fn unnormalised(mut self) -> SparseEmbedding {
+        self.embedding = self.embedding.unnormalised();
+        self
+    }
+
+    fn result(&self, next: Option<Next>) -> Result<SparseVector, Error> {
+        let mut all = self.embedding.raw(next)?;
+        let Some(tokens) = &self.tokens else {
+            // `log(1 + max(logit, 0))`, whose largest is that of the largest logit.
+            let weights = (0..).zip(all).filter(|(_, logit)| *logit > 0.0);
+            return Ok(SparseVector {
+                weights: weights
+                    .map(|(token, logit)| (token, logit.ln_1p()))
+                    .collect(),
+                dense: Vec::new(),
+            });
+        };
+        let mut dense = all.split_off(tokens.len().min(all.len()));
+        dense.drain(..self.embedding.skipped.min(dense.len()));
+        self.embedding.shape(&mut dense);
+        let mut most = BTreeMap::new();
+        for (token, weight) in tokens.iter().zip(all) {
+            // A weight that is not a number is not above 0.
+            if let Some(token) = token.filter(|_| weight > 0.0) {
+                let known = most.entry(token).or_insert(weight);
+                *known = weight.max(*known);
+            }
+        }
+        Ok(SparseVector {
+            weights: most.into_iter().collect(),
+            dense,
+        })
+    }
+}
+
+impl Future for SparseEmbedding {
+    type Output = Result<SparseVector, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let next = ready!(self.embedding.out.poll(context));
+        Poll::Ready(self.result(next))
+    }
+}
+
+impl Engine {
+    /// Begins to compute what the tokens of a text weigh, for a search by words, and its vector beside it. The model must have the
+    /// weights for it ([`Model::has_sparse_vectors`]).
+    pub fn embed_sparse(
+        &self,
+        text: impl Into<TextToEmbed>,
+        deadline: Option<Instant>,
+    ) -> Result<SparseEmbedding, Error> {
+        let model = &self.model;
+        let Some(sparse) = model.inner.sparse else {
+            return Err(Error::NoSparse {
+                origin: model.origin().to_string(),
+                why: model.why_not_sparse(),
+            });
+        };
+        let text = text.into();
+        let Sparse::Tokens { first } = sparse else {
+            let embedding = self.values(text, None, deadline)?;
+            let tokens = None;
+            return Ok(SparseEmbedding { embedding, tokens });
+        };
+        let tokenizer = model.inner.tokenizer.as_deref();
+        let is_special = |token: u32| tokenizer.is_some_and(|t| t.is_special(token));
+        let tokens = text.tokens.iter().enumerate().map(|(at, token)| {
+            let counts = at >= text.left_out && !is_special(*token);
+            counts.then_some(*token)
+        });
+        let tokens = Some(tokens.collect());
+        let mut embedding = self.rows(text, None, deadline, Picked::Each { first })?;
+        embedding.normalise = true;
+        Ok(SparseEmbedding { embedding, tokens })
     }
 }

@@ -37,7 +37,8 @@ mod thread;
 pub use adapters::Adapter;
 #[doc(hidden)]
 pub use clock::Clock;
-pub use embedding::{Embedding, TextToEmbed};
+pub(crate) use embedding::Sparse;
+pub use embedding::{Embedding, SparseEmbedding, SparseVector, TextToEmbed};
 pub use encoder::Turns;
 pub(crate) use encoder::{Encoder, Neighbour};
 pub use medium::{Medium, MediumAt};

@@ -1,5 +1,6 @@
 //! How the vectors of texts are pooled.
 
+use super::Sparse;
 use crate::{Error, Model};
 use welte_models::Pooling;
 use welte_table::{Op, Pass, params};
@@ -22,6 +23,12 @@ impl Model {
             return Ok(0);
         };
         let kind = pooling_of(pass);
+        // The first row is that of a token which stays.
+        if self.inner.sparse == Some(Sparse::Tokens { first: true }) {
+            return Err(Error::PromptPooling {
+                origin: self.origin().to_string(),
+            });
+        }
         if kind == Some(Pooling::Last.word()) {
             return Ok(0);
         }

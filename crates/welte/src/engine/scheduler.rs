@@ -130,7 +130,10 @@ impl Scheduler {
             prompt,
             rows_for_all: slots <= prompt.outputs && slots < prompt.rows,
             embed: embed.map(pass),
-            whole_texts: embed.is_some_and(|embed| pools_several(&program.passes[embed])),
+            // Without caches, too, nothing is left of a part.
+            whole_texts: embed.is_some_and(|embed| {
+                program.caches.is_empty() || pools_several(&program.passes[embed])
+            }),
             pages: Pages::new(program, tiers),
             pace: Pace::new(prompt.rows),
             encoding: Encoding::default(),

@@ -37,6 +37,17 @@ impl Part {
     }
 }
 
+/// The output rows of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Picked {
+    Last,
+    First,
+    /// All of them: their first values, and the vector of the first or the last one.
+    Each {
+        first: bool,
+    },
+}
+
 /// A sequence. The caller allocates it with room for all its tokens and pages.
 pub(crate) struct Sequence {
     /// Its age: requests are numbered as they arrive.
@@ -52,6 +63,8 @@ pub(crate) struct Sequence {
     pub(crate) media: Vec<Placed>,
     /// Its vector is wanted in place of tokens.
     pub(crate) embeds: bool,
+    /// Its output rows, if it embeds.
+    pub(crate) picked: Picked,
     /// The number of first tokens that are not pooled.
     pub(crate) left_out: usize,
     /// Where the second text of a pair begins, and what positions skip there.
@@ -214,6 +227,7 @@ impl Sequence {
             both_ways,
             media: Placed::all(request),
             embeds: false,
+            picked: Picked::Last,
             left_out: 0,
             second: (usize::MAX, 0),
             chain: options.chain.unwrap_or(longest).clamp(1, longest),

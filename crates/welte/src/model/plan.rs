@@ -167,7 +167,11 @@ fn plan_encoder(
     let compile = CompileOptions {
         context: context.saturating_mul(spec.segments(options.scores)),
         slots: options.slots.max(1),
-        embed_rows: rows.max(context),
+        // Logits of every row take much memory.
+        embed_rows: match pooling {
+            Pooling::Vocabulary => context,
+            _ => rows.max(context),
+        },
         pooling,
         scores: options.scores,
         ..CompileOptions::default()

@@ -3,8 +3,7 @@
 use super::work::{Owner, pick, shares};
 use super::{ContextLost, Scheduler};
 use crate::engine::channel::Finish;
-use crate::engine::sequence::Part;
-
+use crate::engine::sequence::{Part, Picked};
 use welte_device::{Context, Role, Want};
 
 impl Scheduler {
@@ -53,7 +52,14 @@ impl Scheduler {
                     let last_left_out = rows.start + sequence.left_out as u32 - 1;
                     self.step.picks.push(pick(last_left_out, Want::Values));
                 }
-                self.step.picks.push(pick(rows.end - 1, Want::Values));
+                let all = match sequence.picked {
+                    Picked::Last => rows.end - 1..rows.end,
+                    // The whole text is in this step, as here.
+                    Picked::First => rows.start..rows.start + 1,
+                    Picked::Each { .. } => rows,
+                };
+                let all = all.map(|row| pick(row, Want::Values));
+                self.step.picks.extend(all);
             }
             let picks = self.step.picks.len() - picks;
             self.owners.push(Owner { at, picks });
@@ -70,21 +76,20 @@ impl Scheduler {
     /// Hands texts that are complete their vectors.
     pub(super) fn settle_texts(&mut self, values: &[f32]) {
         let picks = self.step.picks.len().max(1);
-        let mut vectors = values.chunks_exact((values.len() / picks).max(1));
+        let width = values.len() / picks;
+        let mut vectors = values;
         for share in shares(&self.step, &self.owners) {
             let sequence = &mut self.running[share.at];
-            match share.picks.len() {
-                0 => continue,
-                1 => {
-                    if let Some(vector) = vectors.next() {
-                        sequence.out.set_vector(vector);
-                    }
-                }
+            let own = vectors.split_off(..width * share.picks.len());
+            let own = own.unwrap_or_default();
+            match (sequence.picked, share.picks.len()) {
+                (_, 0) => continue,
+                (Picked::Each { first }, _) => sequence.out.set_weights(own, width, first),
+                (_, 1) => sequence.out.set_vector(own),
                 _ => {
-                    if let (Some(first), Some(all)) = (vectors.next(), vectors.next()) {
-                        let (rows, left_out) = (sequence.tokens.len(), sequence.left_out);
-                        sequence.out.set_mean_of_rest(all, first, rows, left_out);
-                    }
+                    let (first, all) = own.split_at(width);
+                    let (rows, left_out) = (sequence.tokens.len(), sequence.left_out);
+                    sequence.out.set_mean_of_rest(all, first, rows, left_out);
                 }
             }
             sequence.end = Some(Ok(Finish::Length));
