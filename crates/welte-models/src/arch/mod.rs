@@ -31,6 +31,7 @@ mod jamba;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
+mod lfm3;
 mod llama;
 mod llama4;
 mod mamba;
@@ -68,7 +69,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 85] = [
+const ALL: [&Architecture; 86] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -81,6 +82,7 @@ const ALL: [&Architecture; 85] = [
     &paddleocr::PADDLEOCR,
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
+    &lfm3::LFM3,
     &granite_hybrid::GRANITE_HYBRID,
     &nemotron_h::NEMOTRON_H,
     &kimi_linear::KIMI_LINEAR,

@@ -217,7 +217,7 @@ impl ModelSpec {
             let decays = values * u64::from(m.key_dim);
             each + dim * 3 * values + kernel + products + decays + 2 * values + norms
         });
-        let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
+        let conv = norms + dim * (4 * dim + u64::from(self.conv_taps));
         let mixer = |layer: usize| match self.kind(layer as u32) {
             LayerKind::Attention => {
                 // What runs beside it has the same norms.

@@ -1,0 +1,58 @@
+//! What the latest families assume where configurations say nothing, and what they refuse.
+
+mod common;
+
+use common::{Fake, Recipe, read, refused, text};
+use welte_formats::checkpoint::{Dialect, Value};
+use welte_models::{LayerKind, LayerRope};
+use welte_table::Format;
+
+fn directory(architecture: &'static str, layers: u32, values: &[(&str, Value)]) -> Fake {
+    let mut fake = Recipe {
+        architecture,
+        dialect: Dialect::HuggingFace,
+        layers,
+        format: Format::F32,
+        v_format: Format::F32,
+        up_format: Format::F32,
+        ..Recipe::default()
+    }
+    .build();
+    for (key, value) in values {
+        fake.set(key, value.clone());
+    }
+    fake
+}
+
+fn texts(list: &[&str]) -> Value {
+    Value::Array(list.iter().map(|one| text(one)).collect())
+}
+
+#[test]
+fn lfm3s_layers_follow_from_their_number() {
+    use LayerKind::{Attention, Conv};
+    let found = read(&directory("lfm3", 6, &[]));
+    let kinds = [Conv, Conv, Attention, Conv, Attention, Conv];
+    assert_eq!(found.layer_kinds, kinds);
+    assert_eq!(found.windows, [0, 0, 0, 0, 256, 0]);
+    assert_eq!(found.layer_ropes[4], LayerRope::Local);
+    assert_eq!((found.conv_taps, found.post_norm), (7, true));
+    assert!(found.attention_gate.is_some_and(|gate| gate.per_head));
+    assert_eq!(found.rope.scaling.to_string(), "0.5 of each head");
+    let thetas = (found.rope.theta, found.local_rope.map(|rope| rope.theta));
+    assert_eq!(thetas, (1e6, Some(1e4)));
+    let plain = ["use_attention_gate", "use_sandwich_norm"].map(|key| (key, Value::Bool(false)));
+    let found = read(&directory("lfm3", 6, &plain));
+    assert!(found.attention_gate.is_none() && !found.post_norm);
+}
+
+#[test]
+fn lfm3_refuses_other_kinds_of_layers_and_ropes() {
+    let kinds = ("layer_types", texts(&["conv", "mamba"]));
+    refused(
+        &directory("lfm3", 2, &[kinds]),
+        &["layer_types", "unknown type"],
+    );
+    let rope = ("rope_parameters.sliding_attention.rope_type", text("yarn"));
+    refused(&directory("lfm3", 2, &[rope]), &["rope_type", "default"]);
+}

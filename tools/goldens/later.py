@@ -1,0 +1,203 @@
+"""Writes the goldens of the latest families: a directory in BF16 as published, and a GGUF file in Q8_0 each.
+
+    python3 later.py crates/welte/tests/goldens [family ...]          needs torch, transformers, gguf, numpy
+
+The gguf package of these goldens lacks most of the families. Tensors must be among those that it lists for others that have them.
+`later.json` lists the files.
+"""
+
+import functools
+import re
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable
+
+import gguf
+import numpy as np
+import torch
+import transformers as t
+from choose import calmest, clearest
+from make import PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits
+from seeded import Gguf, Goldens
+
+COMMON = dict(SMALL, vocab_size=VOCAB, max_position_embeddings=512, rms_norm_eps=1e-5, attn_implementation="eager", bos_token_id=0,
+              eos_token_id=1, pad_token_id=0, tie_word_embeddings=False)
+
+
+def without(c, *keys):
+    return {key: value for key, value in c.items() if key not in keys}
+
+
+@dataclass
+class Family:
+    """How a model is made, its name in GGUF, the architectures whose tensors it has, and its keys and names there."""
+
+    make: Callable
+    gguf: str
+    like: tuple
+    keys: Callable
+    stems: dict = field(default_factory=dict)
+    outer: dict = field(default_factory=dict)
+    # What norms add to their weights. GGUF contains the sum.
+    norm_add: float = 0.0
+    # How much matrices of layers spread. Deep models with convolutions carry rounding on.
+    gain: float = 1.3
+    # How a directory is written, if not as transformers does.
+    write: Callable = directory
+
+
+LOCAL = 1000.0
+
+
+def lfm3():
+    kinds = ["conv", "full_attention", "sliding_attention", "conv", "full_attention"]
+    rope = {"full_attention": {"rope_type": "proportional", "rope_theta": THETA, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": LOCAL}}
+    c = without(COMMON, "rms_norm_eps", "num_hidden_layers")
+    return t.Lfm3ForCausalLM(t.Lfm3Config(**c | {"tie_word_embeddings": True}, num_hidden_layers=5, layer_types=kinds, norm_eps=1e-5,
+                                          rope_parameters=rope, sliding_window=WINDOW, conv_L_cache=5))
+
+
+def lfm3_keys(made, c):
+    w = made.keys
+    kinds, half = c.layer_types, c.head_dim // 2
+    w.add_head_count_kv([0 if kind == "conv" else c.num_key_value_heads for kind in kinds])
+    w.add_layer_norm_rms_eps(c.norm_eps)
+    w.add_rope_dimension_count(c.head_dim)
+    w.add_float32("lfm3.rope.freq_base_swa", LOCAL)
+    w.add_sliding_window(c.sliding_window)
+    w.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    w.add_shortconv_l_cache(c.conv_L_cache)
+    made.exact("rope_freqs.weight", [1.0] * (half // 2) + [1e30] * (half - half // 2))
+
+
+ATTENTION = {f"self_attn.{part}_proj": f"attn_{name}" for part, name in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"), ("g", "gate"))}
+ATTENTION |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"}
+DENSE = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+BEFORE = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+
+FAMILIES = {
+    "lfm3": Family(lfm3, "lfm3", ("LFM2", "AFMOE"), lfm3_keys, ATTENTION | {
+        "operator_norm": "attn_norm", "post_operator_norm": "post_attention_norm", "post_ffn_norm": "post_ffw_norm",
+        "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+        "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down", "ffn_norm": "ffn_norm"},
+        {"embedding_norm": "token_embd_norm"}, gain=0.8),
+}
+
+
+def tensors_of(model):
+    """The parameters, and the biases of the experts' choice, which do not count as such."""
+    biases = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    return [*model.named_parameters(), *biases]
+
+
+def build(name, seed):
+    """A random model, with weights that spread the logits over several units."""
+    family = FAMILIES[name]
+    model = family.make()
+    g = torch.Generator().manual_seed(seed)
+    tied = model.config.tie_word_embeddings
+    with torch.no_grad():
+        for key, p in tensors_of(model):
+            random = torch.randn(p.shape, generator=g)
+            if "norm" in key:
+                p.copy_(1 - family.norm_add + 0.2 * random)
+            elif key.endswith("bias"):
+                p.copy_(0.1 * random)
+            elif "conv.conv" in key:
+                p.copy_(0.6 * random)
+            elif "embed" in key:
+                p.copy_(random * (0.3 if tied else 1))
+            elif "lm_head" in key:
+                p.copy_(random * 2.5 / p.shape[1] ** 0.5)
+            else:
+                p.copy_(random * family.gain / p.shape[-1] ** 0.5)
+    return model.float().eval()
+
+
+def parts_of(name, key, value):
+    """The tensors of GGUF that a parameter becomes, as views of its values."""
+    family = FAMILIES[name]
+    stem, _, kind = key.removeprefix("model.").rpartition(".")
+    outer = OUTER | family.outer
+    if stem in outer:
+        return [(f"{outer[stem]}.{kind}", value)]
+    _, layer, rest = key.removeprefix("model.").split(".", 2)
+    block = f"blk.{layer}."
+    if rest.endswith("correction_bias"):
+        return [(block + "exp_probs_b.bias", value)]
+    if ".experts." in rest:
+        if "down" in rest:
+            return [(block + "ffn_down_exps.weight", value)]
+        half = value.shape[1] // 2
+        return [(block + "ffn_gate_exps.weight", value[:, :half]), (block + "ffn_up_exps.weight", value[:, half:])]
+    stem, _, kind = rest.rpartition(".")
+    if stem == "conv.conv":
+        value = value[:, 0]
+    return [(f"{block}{family.stems[stem]}.{kind}", value)]
+
+
+def write_gguf(path, name, model, seed):
+    """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
+    family, c = FAMILIES[name], model.config
+    made = Gguf(path, family.gguf, seed)
+    w = made.keys
+    w.add_name(f"golden {name}")
+    w.add_context_length(512)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_rope_freq_base(THETA)
+    w.add_vocab_size(VOCAB)
+    family.keys(made, c)
+    listed = {gguf.TENSOR_NAMES[tensor] for arch in family.like for tensor in gguf.MODEL_TENSORS[gguf.MODEL_ARCH[arch]]}
+    for key, p in tensors_of(model):
+        if c.tie_word_embeddings and key == "lm_head.weight":
+            continue
+        value, add = p.detach().float().numpy().copy(), family.norm_add if "norm" in key else 0
+        for own, rows in parts_of(name, key, value):
+            assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
+            plain = rows.ndim == 1 or re.search(r"shortconv\.conv|ffn_gate_inp", own)
+            rows[...] = made.put(own, rows + add, "F32" if plain else "Q8_0") - add
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value))
+    made.finish()
+
+
+def main():
+    torch.set_num_threads(1)
+    out, wanted = Path(sys.argv[1]), sys.argv[2:] or list(FAMILIES)
+    goldens = Goldens(out, "later.json")
+    for name in wanted:
+        number = list(FAMILIES).index(name)
+        folder = out / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        prompt = np.random.default_rng(890 + number).integers(2, VOCAB, PROMPT).tolist()
+
+        def keep(model, kind, path):
+            stem = path.removesuffix(".gguf")
+            goldens.keep(f"{name}/{stem}", f"{name}/{path}", name, kind, prompt, logits(model, prompt), VOCAB)
+
+        def file(seed):
+            model = build(name, seed)
+            write_gguf(folder / "q8_0.gguf", name, model, seed)
+            return model
+
+        def write(seed):
+            return FAMILIES[name].write(build(name, seed).to(torch.bfloat16), folder / "hf", seed)
+
+        mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
+        select = functools.partial(clearest, tries=80) if mixed else functools.partial(calmest, tries=24)
+        keep(select(write, prompt, 7000 + 100 * number, "BF16"), "BF16", "hf")
+        keep(select(file, prompt, 7050 + 100 * number, "Q8_0"), "Q8_0", "q8_0.gguf")
+
+
+if __name__ == "__main__":
+    main()
