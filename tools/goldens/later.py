@@ -7,6 +7,7 @@ The gguf package of these goldens lacks most of the families. Tensors must be am
 """
 
 import functools
+import json
 import re
 import shutil
 import sys
@@ -19,7 +20,9 @@ import numpy as np
 import torch
 import transformers as t
 from choose import calmest, clearest
-from make import PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits
+from families import dressed, inverse, renamed
+from make import LLAMA3, PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits, rope_factors
+from plain import ROPE
 from seeded import Gguf, Goldens
 
 COMMON = dict(SMALL, vocab_size=VOCAB, max_position_embeddings=512, rms_norm_eps=1e-5, attn_implementation="eager", bos_token_id=0,
@@ -46,6 +49,12 @@ class Family:
     gain: float = 1.3
     # How a directory is written, if not as transformers does.
     write: Callable = directory
+    # Tensors that the package lists for no architecture.
+    more: str = "^$"
+    # What a directory has beside a language model.
+    beside: str = "^$"
+    # Tokens of the head.
+    vocabulary: int = VOCAB
 
 
 LOCAL = 1000.0
@@ -73,9 +82,91 @@ def lfm3_keys(made, c):
     made.exact("rope_freqs.weight", [1.0] * (half // 2) + [1e30] * (half - half // 2))
 
 
+def flex_olmo():
+    return t.FlexOlmoForCausalLM(t.FlexOlmoConfig(**without(COMMON, "head_dim"), rope_parameters=ROPE, num_experts=4, num_experts_per_tok=2,
+                                                  experts_implementation="eager"))
+
+
+def flex_olmo_keys(made, c):
+    w = made.keys
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_expert_count(c.num_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.intermediate_size)
+
+
+# Tokens beyond these have no row in the head.
+KNOWN = 200
+
+
+def apertus1p5():
+    return t.Apertus1p5TextForCausalLM(t.Apertus1p5TextConfig(**without(COMMON, "head_dim"), rope_parameters=dict(LLAMA3, rope_theta=THETA),
+                                                              output_vocab_size=KNOWN))
+
+
+def as_apertus1p5(model, folder, seed):
+    """In the sections of the published checkpoint, without what encodes pictures and sounds."""
+    pairs = [("model.", "model.language_model.")]
+    config = {"architectures": ["Apertus1p5ForConditionalGeneration"], "model_type": "apertus1p5", "dtype": "bfloat16",
+              "tie_word_embeddings": False, "text_config": json.loads(model.config.to_json_string(use_diff=False))}
+    to, back = (lambda tensors, pairs=own: renamed(tensors, pairs) for own in (pairs, inverse(pairs)))
+    stored = dressed(model, folder, seed, config, to, back, whole=True)
+    # Its rope was rounded.
+    model = build("apertus1p5", seed)
+    model.load_state_dict(stored.state_dict())
+    return model
+
+
+def apertus_keys(made, c, model):
+    w = made.keys
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    parts = [layer.mlp.act_fn for layer in model.model.layers]
+    w.add_xielu_alpha_p([p.alpha_p.item() for p in parts])
+    w.add_xielu_alpha_n([p.alpha_n.item() for p in parts])
+    w.add_xielu_beta([p.beta.item() for p in parts])
+    w.add_xielu_eps([p.eps.item() for p in parts])
+    c.head_dim = head_dim(c)
+    made.exact("rope_freqs.weight", rope_factors(c))
+
+
+def minimax_m3():
+    text = without(COMMON, "attn_implementation", "tie_word_embeddings", "pad_token_id") | {
+        "intermediate_size": 32, "num_hidden_layers": 3, "dense_intermediate_size": 96, "shared_intermediate_size": 32, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "rotary_dim": 32, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
+        "mlp_layer_types": ["dense", "sparse", "sparse"], "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+        "index_n_heads": 1, "index_head_dim": 32, "index_block_size": 16, "index_topk_blocks": 8}
+    pictures = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+    return t.MiniMaxM3SparseForConditionalGeneration(t.MiniMaxM3VLConfig(
+        text_config=text, vision_config=pictures, projector_hidden_size=24, attn_implementation="eager", experts_implementation="eager"))
+
+
+def minimax_m3_keys(made, c):
+    w = made.keys
+    w.add_feed_forward_length(c.dense_intermediate_size)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_dimension_count(c.rotary_dim)
+    w.add_expert_count(c.num_local_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.intermediate_size)
+    w.add_expert_shared_count(1)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(True)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_leading_dense_block_count(1)
+    for key, value in (("head_count", c.index_n_heads), ("key_length", c.index_head_dim), ("top_k", c.index_topk_blocks),
+                       ("block_size", c.index_block_size), ("local_blocks", c.index_local_blocks)):
+        w.add_uint32(f"minimax-m3.attention.indexer.{key}", value)
+
+
 ATTENTION = {f"self_attn.{part}_proj": f"attn_{name}" for part, name in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"), ("g", "gate"))}
 ATTENTION |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"}
-DENSE = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+ATTENTION |= {f"self_attn.indexer.{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")}
+DENSE = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")} | {"mlp.gate": "ffn_gate_inp"}
+DENSE |= {"mlp.shared_experts.down_proj": "ffn_down_shexp"}
+AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 BEFORE = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 
@@ -85,7 +176,16 @@ FAMILIES = {
         "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
         "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down", "ffn_norm": "ffn_norm"},
         {"embedding_norm": "token_embd_norm"}, gain=0.8),
+    "flex_olmo": Family(flex_olmo, "flex_olmo", ("OLMOE", "OLMO2"), flex_olmo_keys, ATTENTION | DENSE | AFTER),
+    "apertus1p5": Family(apertus1p5, "apertus", ("APERTUS",), apertus_keys, ATTENTION | DENSE | {
+        "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"}, beside=r"\.act_fn\.", write=as_apertus1p5, vocabulary=KNOWN),
+    "minimax_m3": Family(minimax_m3, "minimax-m3", ("MINIMAXM2", "DEEPSEEK2"), minimax_m3_keys, ATTENTION | DENSE | BEFORE, norm_add=1.0,
+                         more=r"\.indexer\.", beside="vision_tower|multi_modal_projector"),
 }
+
+
+def head_dim(c):
+    return getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
 
 
 def tensors_of(model):
@@ -121,14 +221,18 @@ def build(name, seed):
 def parts_of(name, key, value):
     """The tensors of GGUF that a parameter becomes, as views of its values."""
     family = FAMILIES[name]
-    stem, _, kind = key.removeprefix("model.").rpartition(".")
+    key = key.removeprefix("model.").removeprefix("language_model.")
+    stem, _, kind = key.rpartition(".")
     outer = OUTER | family.outer
     if stem in outer:
         return [(f"{outer[stem]}.{kind}", value)]
-    _, layer, rest = key.removeprefix("model.").split(".", 2)
+    _, layer, rest = key.split(".", 2)
     block = f"blk.{layer}."
     if rest.endswith("correction_bias"):
         return [(block + "exp_probs_b.bias", value)]
+    if "gate_up_proj" in rest and ".experts." not in rest:
+        half, end = len(value) // 2, "_shexp" if "shared" in rest else ""
+        return [(f"{block}ffn_gate{end}.weight", value[:half]), (f"{block}ffn_up{end}.weight", value[half:])]
     if ".experts." in rest:
         if "down" in rest:
             return [(block + "ffn_down_exps.weight", value)]
@@ -142,27 +246,29 @@ def parts_of(name, key, value):
 
 def write_gguf(path, name, model, seed):
     """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
-    family, c = FAMILIES[name], model.config
+    family, c = FAMILIES[name], model.config.get_text_config()
     made = Gguf(path, family.gguf, seed)
     w = made.keys
     w.add_name(f"golden {name}")
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
-    w.add_feed_forward_length(c.intermediate_size)
+    if name != "minimax_m3":
+        w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count(c.num_attention_heads)
-    w.add_key_length(c.head_dim)
-    w.add_value_length(c.head_dim)
+    w.add_key_length(head_dim(c))
+    w.add_value_length(head_dim(c))
     w.add_rope_freq_base(THETA)
     w.add_vocab_size(VOCAB)
-    family.keys(made, c)
+    family.keys(*(made, c, model)[: family.keys.__code__.co_argcount])
     listed = {gguf.TENSOR_NAMES[tensor] for arch in family.like for tensor in gguf.MODEL_TENSORS[gguf.MODEL_ARCH[arch]]}
     for key, p in tensors_of(model):
-        if c.tie_word_embeddings and key == "lm_head.weight":
+        if c.tie_word_embeddings and key == "lm_head.weight" or re.search(family.beside, key):
             continue
         value, add = p.detach().float().numpy().copy(), family.norm_add if "norm" in key else 0
         for own, rows in parts_of(name, key, value):
-            assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
+            known = re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed
+            assert known or re.search(family.more, own), own
             plain = rows.ndim == 1 or re.search(r"shortconv\.conv|ffn_gate_inp", own)
             rows[...] = made.put(own, rows + add, "F32" if plain else "Q8_0") - add
         with torch.no_grad():
@@ -179,11 +285,12 @@ def main():
         folder = out / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        prompt = np.random.default_rng(890 + number).integers(2, VOCAB, PROMPT).tolist()
+        vocabulary = FAMILIES[name].vocabulary
+        prompt = np.random.default_rng(890 + number).integers(2, vocabulary, PROMPT).tolist()
 
         def keep(model, kind, path):
             stem = path.removesuffix(".gguf")
-            goldens.keep(f"{name}/{stem}", f"{name}/{path}", name, kind, prompt, logits(model, prompt), VOCAB)
+            goldens.keep(f"{name}/{stem}", f"{name}/{path}", name, kind, prompt, logits(model, prompt), vocabulary)
 
         def file(seed):
             model = build(name, seed)

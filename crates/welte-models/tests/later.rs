@@ -56,3 +56,13 @@ fn lfm3_refuses_other_kinds_of_layers_and_ropes() {
     let rope = ("rope_parameters.sliding_attention.rope_type", text("yarn"));
     refused(&directory("lfm3", 2, &[rope]), &["rope_type", "default"]);
 }
+
+#[test]
+fn flex_olmos_shares_do_not_add_up_to_1() {
+    let experts = [("num_experts", 4), ("num_experts_per_tok", 2)];
+    let experts = experts.map(|(key, n)| (key, Value::U64(n)));
+    let found = read(&directory("flex_olmo", 2, &experts));
+    assert!(found.post_norm && !found.pre_norm);
+    assert!(found.experts.is_some_and(|e| !e.renormalise && e.used == 2));
+    refused(&directory("flex_olmo", 2, &[]), &["num_experts", "missing"]);
+}

@@ -69,7 +69,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 86] = [
+const ALL: [&Architecture; 87] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -128,6 +128,7 @@ const ALL: [&Architecture; 86] = [
     &qwen3_moe::QWEN2_MOE,
     &olmo2::OLMOE,
     &olmo2::OLMO,
+    &olmo2::FLEX_OLMO,
     &granite::GRANITE_MOE,
     &minicpm::MINICPM,
     &minicpm::MINICPM3,
