@@ -412,7 +412,7 @@ pub(crate) fn is_leftover(name: &str) -> bool {
 
 /// Tensors of what chooses the positions that a row sees.
 pub(crate) fn is_of_indexer(name: &str) -> bool {
-    [".self_attn.indexer.", ".indexer."]
+    [".self_attn.indexer.", ".self_attn.index_", ".indexer."]
         .iter()
         .any(|part| name.contains(part))
 }
@@ -453,6 +453,9 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "merger.",
         "vision_encoder.",
         "vision_projection.",
+        "vision_tokenizer.",
+        "audio_tokenizer.",
+        "patch_merge_mlp.",
         "vision_adapter.",
         "vit_large_projector.",
         "layerwise_projectors.",

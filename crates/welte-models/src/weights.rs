@@ -14,7 +14,7 @@ mod values;
 
 pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 
-use crate::names::{Names, bias, weight};
+use crate::names::{Names, bias, resolve, weight};
 use crate::{CompileOptions, Error, ModelSpec};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
@@ -42,13 +42,12 @@ pub(crate) fn collect(
     } else {
         Usage::Lookup
     };
-    let embed = c.matrix(
-        "embedding",
-        usage,
-        &weight(names.embed, 0),
-        spec.vocab,
-        spec.dim,
-    )?;
+    // The head may know a part of the tokens.
+    let table = weight(names.embed, 0);
+    let all = checkpoint.tensor(&resolve(checkpoint, &table));
+    let all = all.and_then(|table| u32::try_from(table.n).ok());
+    let tokens = [all.unwrap_or(0).max(spec.vocab), spec.vocab];
+    let embed = c.first_rows("embedding", usage, &table, tokens, spec.dim)?;
     let rope_constants = c.rope_constants("rope frequencies", &spec.rope, context)?;
     let local_rope_constants = match &spec.local_rope {
         Some(rope) => c.rope_constants("rope frequencies of windowed layers", rope, context)?,

@@ -66,3 +66,24 @@ fn flex_olmos_shares_do_not_add_up_to_1() {
     assert!(found.experts.is_some_and(|e| !e.renormalise && e.used == 2));
     refused(&directory("flex_olmo", 2, &[]), &["num_experts", "missing"]);
 }
+
+#[test]
+fn apertus_knows_as_many_tokens_as_its_head() {
+    let made = |rows: usize, said: Option<u64>| {
+        let mut fake = directory("apertus1p5", 1, &[("hidden_act", text("xielu"))]);
+        for name in ["alpha_p", "alpha_n"] {
+            let name = format!("model.layers.0.mlp.act_fn.{name}");
+            fake.add(&name, Format::F32, 1, 1);
+        }
+        fake.tensor_mut("lm_head.weight").n = rows;
+        if let Some(said) = said {
+            fake.set("output_vocab_size", Value::U64(said));
+        }
+        fake
+    };
+    assert_eq!(read(&made(200, Some(200))).vocab, 200);
+    assert_eq!(read(&made(300, None)).vocab, 300);
+    for said in [None, Some(250)] {
+        refused(&made(200, said), &["output_vocab_size", "200 rows"]);
+    }
+}

@@ -252,7 +252,19 @@ impl Collector<'_> {
         n: u32,
         k: u32,
     ) -> Result<WeightId, Error> {
-        let info = self.tensor(name, n, k)?;
+        self.first_rows(label, usage, name, [n, n], k)
+    }
+
+    /// The first `n` rows of a matrix of so many.
+    pub(crate) fn first_rows(
+        &mut self,
+        label: &str,
+        usage: Usage,
+        name: &str,
+        [of, n]: [u32; 2],
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let info = self.tensor(name, of, k)?;
         let format = info.format;
         let parts = vec![Part {
             tensor: info.name,
