@@ -87,3 +87,30 @@ fn apertus_knows_as_many_tokens_as_its_head() {
         refused(&made(200, said), &["output_vocab_size", "200 rows"]);
     }
 }
+
+fn minimax_m3(values: &[(&str, Value)]) -> Fake {
+    let number = |n| Value::U64(n);
+    let usual = [
+        ("num_local_experts", number(4)),
+        ("num_experts_per_tok", number(2)),
+        ("dense_intermediate_size", number(512)),
+        ("rotary_dim", number(32)),
+    ];
+    directory("minimax_m3_vl", 2, &[&usual, values].concat())
+}
+
+#[test]
+fn minimax_m3_reads_published_and_later_keys() {
+    let freq = Value::Array([0, 1].map(Value::U64).to_vec());
+    let own = "sparse_attention_config.sparse_topk_blocks";
+    let mut fake = minimax_m3(&[("moe_layer_freq", freq), (own, Value::U64(4))]);
+    let found = read(&fake);
+    assert_eq!((found.indexed, found.rope.rot), (None, 32));
+    assert_eq!((found.norm_add, found.ffn), (1.0, 512));
+    assert_eq!(found.expert_layers, [false, true]);
+    let name = "model.layers.1.self_attn.index_k_norm.weight";
+    fake.add(name, Format::F32, 1, 64);
+    assert_eq!(read(&fake).indexed, Some(4 * 128));
+    fake.set("swiglu_limit", Value::F64(8.0));
+    refused(&fake, &["swiglu_limit", "8"]);
+}

@@ -40,6 +40,7 @@ mod mellum;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
+mod minimax_m3;
 mod ministral3;
 mod mixtral;
 mod modernbert;
@@ -69,7 +70,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 87] = [
+const ALL: [&Architecture; 88] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -135,6 +136,7 @@ const ALL: [&Architecture; 87] = [
     &squared_relu::ARCEE,
     &squared_relu::NEMOTRON,
     &minimax_m2::MINIMAX_M2,
+    &minimax_m3::MINIMAX_M3,
     &bailing::BAILING,
     &bailing::BAILING2,
     &hunyuan::HUNYUAN_MOE,
