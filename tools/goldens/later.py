@@ -161,11 +161,89 @@ def minimax_m3_keys(made, c):
         w.add_uint32(f"minimax-m3.attention.indexer.{key}", value)
 
 
+def hy_v4():
+    c = without(COMMON, "head_dim", "tie_word_embeddings") | {"num_key_value_heads": 2, "num_hidden_layers": 3}
+    return t.HYV4ForCausalLM(t.HYV4Config(
+        **c, rope_parameters=ROPE, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, q_lora_rank=64, kv_lora_rank=32,
+        qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32, index_topk=128, index_head_dim=32, index_n_heads=2, hc_mult=3, hc_magnitude=1.5,
+        swiglu_limit=0.7, indexer_types=["full", "full", "shared"], experts_implementation="eager"))
+
+
+# From the names in transformers to those of the published checkpoint, which its own saving mixes up.
+HY_V4 = [("self_attn.gate_proj", "self_attn.linear_gate"), ("self_attn.sinks", "self_attn.learnable_sink_param"),
+         ("attn_hc.", "hc_attn_layer.hc_pre.hc_"), ("ffn_hc.", "hc_mlp_layer.hc_pre.hc_"), ("hc_head.hc_", "hc_head.hc_head_")]
+
+
+def as_hy_v4(model, folder, seed):
+    own = model.state_dict()
+    to = lambda _: renamed(own, HY_V4)
+    return dressed(model, folder, seed, {"architectures": ["HYV4ForCausalLM"], "model_type": "hy_v4"}, to,
+                   lambda tensors: renamed(tensors, inverse(HY_V4)))
+
+
+def hy_v4_keys(made, c):
+    w = made.keys
+    w.add_head_count_kv(1)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_dimension_count(c.qk_rope_head_dim)
+    w.add_q_lora_rank(c.q_lora_rank)
+    w.add_kv_lora_rank(c.kv_lora_rank)
+    w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
+    w.add_value_length(c.kv_lora_rank)
+    w.add_key_length_mla(c.qk_nope_head_dim + c.qk_rope_head_dim)
+    w.add_value_length_mla(c.v_head_dim)
+    w.add_expert_count(c.n_routed_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_count(c.n_shared_experts)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(True)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_leading_dense_block_count(1)
+    own = "hy_v4."
+    w.add_array(own + "swiglu_clamp_exp", [c.swiglu_limit] * c.num_hidden_layers)
+    w.add_uint32(own + "hyper_connection.count", c.hc_mult)
+    w.add_float32(own + "hyper_connection.epsilon", c.hc_eps)
+    w.add_float32(own + "hyper_connection.magnitude", c.hc_magnitude)
+    w.add_uint32(own + "attention.indexer.head_count", c.index_n_heads)
+    w.add_uint32(own + "attention.indexer.key_length", c.index_head_dim)
+    w.add_uint32(own + "attention.indexer.top_k", c.index_topk)
+    w.add_array(own + "attention.indexer.types", [kind == "full" for kind in c.indexer_types])
+
+
+def hy_v4_parts(block, rest, value, c):
+    """What only Hunyuan 4 has. Its files turn neighbours, where transformers turns halves."""
+    if rest == "self_attn.kv_b_proj.weight":
+        heads = value.reshape(c.num_attention_heads, -1, value.shape[-1])
+        keys, values = heads[:, : c.qk_nope_head_dim], heads[:, c.qk_nope_head_dim :]
+        return [(block + "attn_k_b.weight", keys.swapaxes(1, 2)), (block + "attn_v_b.weight", values)]
+    part = re.fullmatch(r"(attn|ffn)_hc\.(fn|base|scale)", rest)
+    if part:
+        return [(f"{block}hc_{part[1]}_{part[2]}.weight", value)]
+    if rest == "self_attn.sinks":
+        return [(block + "attn_sinks.weight", value)]
+    return None
+
+
+def neighbours(rest, c):
+    """The order of rows in which those that are turned together are neighbours; None if a tensor has none."""
+    rope, before = c.qk_rope_head_dim, {"self_attn.q_b_proj.weight": (c.num_attention_heads, c.qk_nope_head_dim),
+                                        "self_attn.kv_a_proj_with_mqa.weight": (1, c.kv_lora_rank)}.get(rest, (0, 0))
+    heads, plain = before
+    pairs = [i + half for i in range(rope // 2) for half in (0, rope // 2)]
+    one = [*range(plain), *(plain + i for i in pairs)]
+    return [head * (plain + rope) + i for head in range(heads) for i in one] or None
+
+
 ATTENTION = {f"self_attn.{part}_proj": f"attn_{name}" for part, name in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"), ("g", "gate"))}
 ATTENTION |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"}
 ATTENTION |= {f"self_attn.indexer.{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")}
 DENSE = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")} | {"mlp.gate": "ffn_gate_inp"}
 DENSE |= {"mlp.shared_experts.down_proj": "ffn_down_shexp"}
+DENSE |= {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up")}
+LATENTS = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+           "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.gate_proj": "attn_gate"}
+LATENTS |= {f"self_attn.indexer.{part}": f"indexer.{own}" for part, own in (("wq_b", "attn_q_b"), ("wk", "attn_k"), ("weights_proj", "proj"))}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 BEFORE = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
@@ -181,6 +259,8 @@ FAMILIES = {
         "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"}, beside=r"\.act_fn\.", write=as_apertus1p5, vocabulary=KNOWN),
     "minimax_m3": Family(minimax_m3, "minimax-m3", ("MINIMAXM2", "DEEPSEEK2"), minimax_m3_keys, ATTENTION | DENSE | BEFORE, norm_add=1.0,
                          more=r"\.indexer\.", beside="vision_tower|multi_modal_projector"),
+    "hy_v4": Family(hy_v4, "hy_v4", ("DEEPSEEK2", "GPT_OSS", "AFMOE"), hy_v4_keys, ATTENTION | DENSE | BEFORE | LATENTS,
+                    more="indexer|hc_", write=as_hy_v4),
 }
 
 
@@ -205,6 +285,10 @@ def build(name, seed):
             random = torch.randn(p.shape, generator=g)
             if "norm" in key:
                 p.copy_(1 - family.norm_add + 0.2 * random)
+            elif key.endswith(("_hc.scale", "hc_head.hc_scale")):
+                p.copy_(1 + 0.3 * random)
+            elif key.endswith(("_hc.base", "hc_head.hc_base", "sinks")):
+                p.copy_(0.5 * random)
             elif key.endswith("bias"):
                 p.copy_(0.1 * random)
             elif "conv.conv" in key:
@@ -218,16 +302,21 @@ def build(name, seed):
     return model.float().eval()
 
 
-def parts_of(name, key, value):
+def parts_of(name, key, value, c):
     """The tensors of GGUF that a parameter becomes, as views of its values."""
     family = FAMILIES[name]
     key = key.removeprefix("model.").removeprefix("language_model.")
     stem, _, kind = key.rpartition(".")
     outer = OUTER | family.outer
+    if stem == "hc_head":
+        return [(f"output_{kind}.weight", value)]
     if stem in outer:
         return [(f"{outer[stem]}.{kind}", value)]
     _, layer, rest = key.split(".", 2)
     block = f"blk.{layer}."
+    own = name == "hy_v4" and hy_v4_parts(block, rest, value, c)
+    if own:
+        return own
     if rest.endswith("correction_bias"):
         return [(block + "exp_probs_b.bias", value)]
     if "gate_up_proj" in rest and ".experts." not in rest:
@@ -256,8 +345,9 @@ def write_gguf(path, name, model, seed):
     if name != "minimax_m3":
         w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count(c.num_attention_heads)
-    w.add_key_length(head_dim(c))
-    w.add_value_length(head_dim(c))
+    if name != "hy_v4":
+        w.add_key_length(head_dim(c))
+        w.add_value_length(head_dim(c))
     w.add_rope_freq_base(THETA)
     w.add_vocab_size(VOCAB)
     family.keys(*(made, c, model)[: family.keys.__code__.co_argcount])
@@ -266,11 +356,16 @@ def write_gguf(path, name, model, seed):
         if c.tie_word_embeddings and key == "lm_head.weight" or re.search(family.beside, key):
             continue
         value, add = p.detach().float().numpy().copy(), family.norm_add if "norm" in key else 0
-        for own, rows in parts_of(name, key, value):
+        order = neighbours(key.split(".", 3)[-1], c) if name == "hy_v4" else None
+        if order:
+            value = value[order]
+        for own, rows in parts_of(name, key, value, c):
             known = re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed
             assert known or re.search(family.more, own), own
-            plain = rows.ndim == 1 or re.search(r"shortconv\.conv|ffn_gate_inp", own)
+            plain = rows.ndim == 1 or re.search(r"shortconv\.conv|ffn_gate_inp|hc_", own)
             rows[...] = made.put(own, rows + add, "F32" if plain else "Q8_0") - add
+        if order:
+            value = value[np.argsort(order)]
         with torch.no_grad():
             p.copy_(torch.from_numpy(value))
     made.finish()

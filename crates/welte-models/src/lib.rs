@@ -44,9 +44,10 @@ pub use hearing::{
 pub use model::spec;
 pub use options::CompileOptions;
 pub use spec::{
-    Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Latent, LayerKind, LayerRope,
-    LayerShape, Limits, Mamba, ModelSpec, Multipliers, NormKind, OutputGate, PositionScale,
-    Positions, QkNorm, Rope, Scaling, Scoring, Selective, SelectiveNorms, SharedExpert,
+    Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Hyper, Latent, LayerKind,
+    LayerRope, LayerShape, Limits, Mamba, ModelSpec, Multipliers, NormKind, OutputGate,
+    PositionScale, Positions, QkNorm, Rope, Scaling, Scoring, Selective, SelectiveNorms,
+    SharedExpert,
 };
 pub use speech::{Rotation, SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
 pub use steer::steer;

@@ -426,7 +426,7 @@ pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
     let number = number.and_then(|rest| rest.split_once('.'));
     let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
     let drafts = layers..layers.saturating_add(drafts);
-    let apart = ["mtp.", "model.mtp."];
+    let apart = ["mtp.", "model.mtp.", "model.mtp_layers."];
     let apart = apart.iter().any(|prefix| name.starts_with(prefix));
     number.map_or(apart, |n| drafts.contains(&n))
 }

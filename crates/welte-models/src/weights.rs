@@ -7,6 +7,7 @@ mod draft;
 mod encoder;
 mod experts;
 mod gemma4;
+mod hyper;
 pub(crate) mod latent;
 mod layer;
 mod mamba;
@@ -21,6 +22,7 @@ pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Ro
 pub(crate) use delta::{DeltaNames, DeltaWeights, LowRanks};
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
+pub(crate) use hyper::HyperWeights;
 pub(crate) use latent::LatentWeights;
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
 pub(crate) use mamba::{MambaNames, MambaWeights, SelectiveWeights};
@@ -73,6 +75,7 @@ pub(crate) fn collect(
         Some(encoder) => encoder::collect_own(&mut c, spec, encoder, options)?,
         None => EncoderWeights::default(),
     };
+    let hyper = c.hyper_head(spec)?;
     let head = if spec.tied {
         embed
     } else {
@@ -117,6 +120,7 @@ pub(crate) fn collect(
             local_rope_constants,
             per_layer,
             altup,
+            hyper,
             layers,
             final_norm,
             head,

@@ -114,3 +114,42 @@ fn minimax_m3_reads_published_and_later_keys() {
     fake.set("swiglu_limit", Value::F64(8.0));
     refused(&fake, &["swiglu_limit", "8"]);
 }
+
+#[test]
+fn hunyuan_4_has_streams_limits_and_sinks() {
+    let numbers = [
+        ("n_routed_experts", 4),
+        ("num_experts_per_tok", 2),
+        ("moe_intermediate_size", 64),
+        ("kv_lora_rank", 32),
+        ("q_lora_rank", 64),
+        ("qk_rope_head_dim", 16),
+        ("qk_nope_head_dim", 32),
+        ("v_head_dim", 32),
+    ];
+    let numbers = numbers.map(|(key, n)| (key, Value::U64(n)));
+    let made = |more: &[(&str, Value)]| directory("hy_v4", 2, &[&numbers, more].concat());
+    let mut fake = made(&[]);
+    let found = read(&fake);
+    assert_eq!(
+        found.hyper.map(|h| (h.streams, h.magnitude)),
+        Some((4, 2.0))
+    );
+    assert_eq!(found.limits[1].experts, Some(10.0));
+    assert!(found.limits_gate && found.limits[1].plain.is_none());
+    assert_eq!(found.sinks, [true, true]);
+    assert_eq!((found.indexed, found.rope.interleaved), (None, false));
+    let name = "model.layers.0.self_attn.indexer.wk.weight";
+    fake.add(name, Format::F32, 128, 256);
+    assert_eq!(read(&fake).usual_context(), 2048);
+    let off = made(&[("swiglu_limit", Value::F64(0.0))]);
+    assert!(read(&off).limits.is_empty());
+    refused(
+        &made(&[("hc_eps", Value::F64(0.1))]),
+        &["hc_eps", "must be from 0"],
+    );
+    refused(
+        &made(&[("hc_mult", Value::U64(0))]),
+        &["hc_mult", "must be from 1"],
+    );
+}

@@ -26,6 +26,7 @@ mod granite_hybrid;
 mod granite_swa;
 mod hunyuan;
 mod hy_v3;
+mod hy_v4;
 mod internlm2;
 mod jamba;
 mod kimi_linear;
@@ -70,7 +71,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 88] = [
+const ALL: [&Architecture; 89] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -150,6 +151,7 @@ const ALL: [&Architecture; 88] = [
     &mimo2::MIMO2,
     &mamba2::MAMBA2,
     &hy_v3::HY_V3,
+    &hy_v4::HY_V4,
     &deci::DECI,
     &mellum::MELLUM,
     &stablelm::STABLELM,

@@ -189,7 +189,11 @@ impl ModelSpec {
                 None => dim * heads * query,
             };
             let ups = heads * rank * (u64::from(l.plain) + value);
-            queries + dim * width + rank + ups + dim * heads * value
+            let gates = match self.attention_gate {
+                Some(_) => dim * heads * value,
+                None => 0,
+            };
+            queries + dim * width + rank + ups + dim * heads * value + gates
         });
         let delta = self.delta.map_or(0, |d| {
             let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
@@ -235,6 +239,11 @@ impl ModelSpec {
             let router = (streams + 2) * dim + streams.pow(3) + streams.pow(2);
             2 * (streams - 1) * dim * dim + layers * (router + 2 * rank * dim + dim)
         });
+        let hyper = self.hyper.map_or(0, |h| {
+            let streams = u64::from(h.streams);
+            let gates = streams * streams * dim + streams + 1;
+            (4 * layers + 1) * gates
+        });
         let width = u64::from(self.per_layer_width);
         let per_layer = match width {
             0 => 0,
@@ -244,6 +253,7 @@ impl ModelSpec {
         all.map(|i| mixer(i) + part(i)).sum::<u64>()
             + per_layer
             + altup
+            + hyper
             + layers * u64::from(self.layer_scalars)
             + dim * vocab * if self.tied { 1 } else { 2 }
             + dim
