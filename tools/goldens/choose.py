@@ -61,7 +61,7 @@ def best_of(make, prompt, seeds, kind):
 
 
 # The classes of models whose experts are scored by sigmoid.
-SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "MiniMaxM3", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen", "Llama4", "DeepseekV32", "Laguna", "Step3p7", "MiMo", "HYV3", "HYV4", "Cohere2Moe", "KimiLinear")
+SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "MiniMaxM3", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen", "Llama4", "DeepseekV32", "Laguna", "Step3p7", "MiMo", "HYV3", "HYV4", "Flint", "Cohere2Moe", "KimiLinear")
 
 
 def margin(model, prompt):

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import transformers as t
 from choose import calmest, clearest
-from families import dressed, inverse, renamed
+from families import dressed, inverse, like_llama, renamed
 from make import LLAMA3, PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits, rope_factors
 from plain import ROPE
 from seeded import Gguf, Goldens
@@ -220,8 +220,6 @@ def hy_v4_parts(block, rest, value, c):
     part = re.fullmatch(r"(attn|ffn)_hc\.(fn|base|scale)", rest)
     if part:
         return [(f"{block}hc_{part[1]}_{part[2]}.weight", value)]
-    if rest == "self_attn.sinks":
-        return [(block + "attn_sinks.weight", value)]
     return None
 
 
@@ -235,12 +233,71 @@ def neighbours(rest, c):
     return [head * (plain + rope) + i for head in range(heads) for i in one] or None
 
 
+def jais2():
+    return t.Jais2ForCausalLM(t.Jais2Config(**without(COMMON, "rms_norm_eps"), rope_parameters=ROPE, layer_norm_eps=1e-5))
+
+
+def jais2_keys(made, c):
+    made.keys.add_head_count_kv(c.num_key_value_heads)
+    made.keys.add_layer_norm_eps(c.layer_norm_eps)
+
+
+def hyperclovax():
+    return t.HyperCLOVAXForCausalLM(t.HyperCLOVAXConfig(**like_llama(COMMON), rope_parameters=ROPE, embedding_multiplier=2.0,
+                                                        logits_scaling=0.5, attention_multiplier=0.2))
+
+
+def hyperclovax_keys(made, c):
+    w = made.keys
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_embedding_scale(c.embedding_multiplier)
+    w.add_attention_scale(c.attention_multiplier)
+    w.add_residual_scale(c.residual_multiplier)
+    w.add_logit_scale(c.logits_scaling)
+
+
+def vaultgemma():
+    return t.VaultGemmaForCausalLM(t.VaultGemmaConfig(**COMMON | {"tie_word_embeddings": True}, rope_parameters=ROPE, sliding_window=WINDOW,
+                                                      query_pre_attn_scalar=64, attn_logit_softcapping=5.0, final_logit_softcapping=6.0))
+
+
+def vaultgemma_keys(made, c):
+    w = made.keys
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_sliding_window(c.sliding_window)
+    w.add_attn_logit_softcapping(c.attn_logit_softcapping)
+    w.add_final_logit_softcapping(c.final_logit_softcapping)
+
+
+def flint():
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    return t.FlintForCausalLM(t.FlintConfig(
+        **COMMON | {"num_hidden_layers": 4}, rope_parameters=ROPE, sliding_window=WINDOW, layer_types=kinds, mlp_only_layers=[0], num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=64, experts_implementation="eager"))
+
+
+def flint_keys(made, c):
+    w = made.keys
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_sliding_window(c.sliding_window)
+    w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c.layer_types])
+    w.add_expert_count(c.num_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+    w.add_expert_weights_norm(True)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_leading_dense_block_count(1)
+
+
 ATTENTION = {f"self_attn.{part}_proj": f"attn_{name}" for part, name in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"), ("g", "gate"))}
 ATTENTION |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"}
 ATTENTION |= {f"self_attn.indexer.{part}": f"indexer.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm")}
 DENSE = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")} | {"mlp.gate": "ffn_gate_inp"}
-DENSE |= {"mlp.shared_experts.down_proj": "ffn_down_shexp"}
-DENSE |= {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up")}
+DENSE |= {f"mlp.{kind}.{part}_proj": f"ffn_{part}_shexp" for kind in ("shared_experts", "shared_expert") for part in ("gate", "up", "down")}
 LATENTS = {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
            "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.gate_proj": "attn_gate"}
 LATENTS |= {f"self_attn.indexer.{part}": f"indexer.{own}" for part, own in (("wq_b", "attn_q_b"), ("wk", "attn_k"), ("weights_proj", "proj"))}
@@ -261,6 +318,12 @@ FAMILIES = {
                          more=r"\.indexer\.", beside="vision_tower|multi_modal_projector"),
     "hy_v4": Family(hy_v4, "hy_v4", ("DEEPSEEK2", "GPT_OSS", "AFMOE"), hy_v4_keys, ATTENTION | DENSE | BEFORE | LATENTS,
                     more="indexer|hc_", write=as_hy_v4),
+    "jais2": Family(jais2, "jais2", ("JAIS2",), jais2_keys, ATTENTION | DENSE | BEFORE),
+    "hyperclovax": Family(hyperclovax, "hyperclovax", ("GRANITE", "GEMMA2"), hyperclovax_keys, ATTENTION | DENSE | BEFORE | {
+        "post_norm1": "post_attention_norm", "post_norm2": "post_ffw_norm"}),
+    "vaultgemma": Family(vaultgemma, "vaultgemma", ("GEMMA2",), vaultgemma_keys, ATTENTION | DENSE | BEFORE | {
+        "pre_feedforward_layernorm": "ffn_norm"}, norm_add=1.0),
+    "flint": Family(flint, "flint", ("AFMOE", "GPT_OSS"), flint_keys, ATTENTION | DENSE | BEFORE ),
 }
 
 
@@ -327,6 +390,8 @@ def parts_of(name, key, value, c):
             return [(block + "ffn_down_exps.weight", value)]
         half = value.shape[1] // 2
         return [(block + "ffn_gate_exps.weight", value[:, :half]), (block + "ffn_up_exps.weight", value[:, half:])]
+    if rest == "self_attn.sinks":
+        return [(block + "attn_sinks.weight", value)]
     stem, _, kind = rest.rpartition(".")
     if stem == "conv.conv":
         value = value[:, 0]

@@ -1,6 +1,6 @@
-//! The language model of MiniMax M3: queries and keys are normed per head, and a part of each head is rotated. Experts chosen by sigmoid with
-//! a bias are beside a shared one, after dense layers; activations are clamped. Norms multiply by `1 + w`. An indexer chooses the blocks
-//! of positions that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
+//! The language model of MiniMax M3: queries and keys are normed per head, and a part of each head is rotated. Experts chosen by sigmoid
+//! with a bias are beside a shared one, after dense layers; activations are clamped. Norms multiply by `1 + w`. An indexer chooses the
+//! blocks of positions that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
 
 use super::architecture::{Architecture, flags, no_windows};
 use super::{deepseek2, gpt_oss, llama, minimax_m2};

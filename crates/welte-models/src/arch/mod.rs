@@ -14,6 +14,7 @@ mod ernie4_5_moe;
 mod eurobert;
 mod exaone4;
 mod falcon_h1;
+mod flint;
 mod gemma;
 mod gemma3n;
 mod gemma4;
@@ -71,7 +72,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 89] = [
+const ALL: [&Architecture; 93] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -93,6 +94,7 @@ const ALL: [&Architecture; 89] = [
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,
+    &gemma::VAULT_GEMMA,
     &gemma::GEMMA3,
     &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
@@ -120,6 +122,7 @@ const ALL: [&Architecture; 89] = [
     &hunyuan::HUNYUAN,
     &apertus::APERTUS,
     &granite::GRANITE,
+    &granite::HYPERCLOVAX,
     &glm4::GLM4,
     &glm4_moe::GLM4_MOE,
     &ernie4_5_moe::ERNIE4_5_MOE,
@@ -136,6 +139,7 @@ const ALL: [&Architecture; 89] = [
     &minicpm::MINICPM3,
     &squared_relu::ARCEE,
     &squared_relu::NEMOTRON,
+    &squared_relu::JAIS2,
     &minimax_m2::MINIMAX_M2,
     &minimax_m3::MINIMAX_M3,
     &bailing::BAILING,
@@ -161,6 +165,7 @@ const ALL: [&Architecture; 89] = [
     &cohere2::COHERE2_MOE,
     &muse_glimmer::MUSE_GLIMMER,
     &granite_swa::GRANITE_SWA,
+    &flint::FLINT,
 ];
 
 /// The names of supported architectures in checkpoints.

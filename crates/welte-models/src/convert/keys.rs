@@ -7,8 +7,9 @@ use crate::{Latent, LayerKind, LayerRope, ModelSpec, NormKind, SelectiveNorms};
 use welte_formats::checkpoint::{Metadata, Value};
 
 /// Architectures whose files list the layers with a window.
-const LISTS_WINDOWS: [&str; 7] = [
+const LISTS_WINDOWS: [&str; 8] = [
     "cohere2moe",
+    "flint",
     "granite_swa",
     "lfm3",
     "mellum",
