@@ -4,7 +4,7 @@ mod common;
 
 use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
-use welte_models::{LayerKind, LayerRope};
+use welte_models::{Act, LayerKind, LayerRope, NormKind, Scoring};
 use welte_table::Format;
 
 fn directory(architecture: &'static str, layers: u32, values: &[(&str, Value)]) -> Fake {
@@ -152,4 +152,61 @@ fn hunyuan_4_has_streams_limits_and_sinks() {
         &made(&[("hc_mult", Value::U64(0))]),
         &["hc_mult", "must be from 1"],
     );
+}
+
+#[test]
+fn jais_2_has_no_gate() {
+    let found = read(&directory("jais2", 2, &[("hidden_act", text("relu2"))]));
+    assert_eq!((found.act, found.gated), (Act::Relu2, false));
+    assert_eq!(found.norm, NormKind::Layer { bias: true });
+    refused(&directory("jais2", 2, &[]), &["hidden_act", "relu2"]);
+}
+
+#[test]
+fn hyperclovas_logits_are_multiplied() {
+    let scale = ("logits_scaling", Value::F64(0.125));
+    let found = read(&directory("hyperclovax", 2, std::slice::from_ref(&scale)));
+    assert_eq!((found.logit_scale, found.post_norm), (0.125, true));
+    let plain = [scale, ("use_post_norm", Value::Bool(false))];
+    assert!(!read(&directory("hyperclovax", 2, &plain)).post_norm);
+}
+
+#[test]
+fn vault_gemma_has_windows_and_no_norms_after_parts() {
+    let window = ("sliding_window", Value::U64(512));
+    let found = read(&directory("vaultgemma", 4, &[window]));
+    assert!(found.pre_norm && !found.post_norm);
+    assert_eq!(found.windows, [512, 0, 512, 0]);
+    assert_eq!((found.attention_softcap, found.logit_softcap), (50.0, 30.0));
+}
+
+#[test]
+fn flints_layers_follow_from_their_number() {
+    let experts = [
+        ("num_experts", 4),
+        ("num_experts_per_tok", 2),
+        ("moe_intermediate_size", 64),
+    ];
+    let experts = experts.map(|(key, n)| (key, Value::U64(n)));
+    let found = read(&directory("flint", 8, &experts));
+    assert_eq!(found.windows, [0, 0, 513, 513, 513, 0, 513, 0]);
+    let (none, main) = (LayerRope::None, LayerRope::Main);
+    assert_eq!(found.layer_ropes[..3], [none, none, main]);
+    assert_eq!(found.expert_layers[..3], [false, false, true]);
+    let mixture = found.experts.expect("experts");
+    assert_eq!(mixture.scoring, Scoring::Sigmoid);
+    assert!(mixture.renormalise && mixture.shared.is_some_and(|s| s.ffn == 1024));
+    let list = Value::Array(vec![Value::U64(3)]);
+    let dense = [experts.as_slice(), &[("mlp_only_layers", list)]].concat();
+    let found = read(&directory("flint", 8, &dense));
+    assert_eq!(found.expert_layers[..4], [true, true, true, false]);
+}
+
+#[test]
+fn other_names_of_known_families() {
+    let found = read(&directory("iquestcoder", 2, &[]));
+    assert_eq!(found.architecture, "llama");
+    let mut fake = directory("exaone4_5", 4, &[]);
+    fake.set("text_config.model_type", text("exaone4_5_text"));
+    assert_eq!(read(&fake).architecture, "exaone4");
 }
