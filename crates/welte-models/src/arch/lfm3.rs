@@ -44,7 +44,9 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
             list.map(|kind| matches!(kind, Value::String(s) if s == "sliding_attention"))
                 .collect()
         }
-        _ => (0..layers).map(|i| i > 0 && i % 4 == 0).collect(),
+        _ => (0..layers)
+            .map(|i: u32| i > 0 && i.is_multiple_of(4))
+            .collect(),
     };
     sized(keys, &windowed, window)
 }
@@ -52,7 +54,7 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
 /// The kind of each layer; without a list, every second one has attention, from the third on.
 fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
     if !keys.is_gguf() && keys.value("layer_types").is_none() {
-        let kind = |i: u32| match i > 0 && i % 2 == 0 {
+        let kind = |i: u32| match i > 0 && i.is_multiple_of(2) {
             true => LayerKind::Attention,
             false => LayerKind::Conv,
         };

@@ -9,7 +9,7 @@ impl Emitter<'_> {
     /// All streams are the embedding.
     pub(super) fn begin_hyper(&mut self) {
         if let Some((buffers, streams, dim)) = self.hyper() {
-            self.to_streams("streams", buffers.all, streams, dim);
+            self.copy_to_streams("streams", buffers.all, streams, dim);
         }
     }
 
@@ -101,7 +101,7 @@ impl Emitter<'_> {
         };
         let width = streams * dim;
         self.scale_stream("output's magnitude", hyper.magnitude);
-        self.to_streams("output", buffers.mixed, streams, dim);
+        self.copy_to_streams("output", buffers.mixed, streams, dim);
         self.gate_streams("gated output", at(buffers.gates, streams));
         let params = p::Add {
             n: width,
@@ -131,7 +131,7 @@ impl Emitter<'_> {
     }
 
     /// Copies x to each of the streams.
-    fn to_streams(&mut self, what: &str, y: BufferRef, streams: u32, dim: u32) {
+    fn copy_to_streams(&mut self, what: &str, y: BufferRef, streams: u32, dim: u32) {
         for stream in 0..streams {
             let place = at(y, stream * dim);
             self.copy(what, self.set.x, dim, place, streams * dim, NO_WEIGHT);
