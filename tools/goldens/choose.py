@@ -61,7 +61,7 @@ def best_of(make, prompt, seeds, kind):
 
 
 # The classes of models whose experts are scored by sigmoid.
-SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen", "Llama4", "DeepseekV32", "Laguna", "Step3p7", "MiMo", "HYV3", "Cohere2Moe", "KimiLinear")
+SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "MiniMaxM3", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen", "Llama4", "DeepseekV32", "Laguna", "Step3p7", "MiMo", "HYV3", "HYV4", "Flint", "Cohere2Moe", "KimiLinear")
 
 
 def margin(model, prompt):
@@ -79,7 +79,7 @@ def margin(model, prompt):
         model(torch.tensor([prompt]))
     for hook in hooks:
         hook.remove()
-    c, least = model.config, float("inf")
+    c, least = model.config.get_text_config(), float("inf")
     used = getattr(c, "moe_k", None) or c.num_experts_per_tok
     for m, out in logits:
         if type(model).__name__.startswith("Phimoe"):

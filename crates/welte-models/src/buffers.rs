@@ -1,6 +1,6 @@
 //! The buffers of a program in the making.
 
-use crate::emit::{LatentBuffers, PerLayerSet, Set, StreamSet};
+use crate::emit::{HyperSet, LatentBuffers, PerLayerSet, Set, StreamSet};
 use crate::{LayerShape, ModelSpec};
 use welte_table::{BufferId, BufferRef, BufferSpec, Class};
 
@@ -54,6 +54,12 @@ impl Buffers {
             around: add("around", spec.dim),
             joined: add("joined", (a.streams - 1) * spec.dim),
         });
+        let hyper = spec.hyper.map(|h| HyperSet {
+            all: add("streams", h.streams * spec.dim),
+            mixed: add("mixed_streams", h.streams * spec.dim),
+            gates: add("streams_gates", 2 * h.streams),
+        });
+        let gates = spec.latent.filter(|_| spec.attention_gate.is_some());
         let sums = spec.encoder.as_ref().is_some_and(|e| e.norms_sums);
         let shared = spec.experts.and_then(|e| e.shared);
         let qkv = match spec.latent {
@@ -72,6 +78,8 @@ impl Buffers {
             ),
             per_layer: inputs,
             streams,
+            hyper,
+            gates: gates.map(|l| add("gates", spec.heads * l.value)),
             dense: beside.map(|_| add("dense", spec.dim)),
             mixed: spec
                 .experts

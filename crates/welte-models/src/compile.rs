@@ -201,6 +201,15 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     for token in options.score_tokens.into_iter().flatten() {
         bounded("score_tokens", token, 0, spec.vocab - 1)?;
     }
+    if let Some(most) = spec.indexed.filter(|most| options.context > *most) {
+        return Err(Error::Option {
+            option: "context",
+            problem: format!(
+                "is {}; the indexer of this model chooses {most} positions, and longer contexts are not supported",
+                options.context
+            ),
+        });
+    }
     let problem = match options.kv_format {
         Format::F16 => None,
         Format::Q8_0 => {

@@ -20,7 +20,7 @@ use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
 use crate::spec::Scaling;
 use crate::weights::grouped_rows;
-use crate::{Error, Mamba, ModelSpec, QkNorm};
+use crate::{Error, LayerKind, Mamba, ModelSpec, QkNorm};
 use std::fmt::Debug;
 use translated::{Change, Order, Source, Tensors, Translated};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, TensorInfo, Value};
@@ -185,6 +185,8 @@ fn same(gguf: &Translated, spec: &ModelSpec, read_back: &ModelSpec) -> Result<()
     }
     match (&mut expected.rope.scaling, &read_back.rope.scaling) {
         (scaling @ Scaling::Llama3 { .. }, Scaling::Factors) => *scaling = Scaling::Factors,
+        // Pairs that are not rotated have a factor that stops them.
+        (scaling @ Scaling::Proportional { .. }, Scaling::Factors) => *scaling = Scaling::Factors,
         // GGUF has no name for it.
         (scaling @ Scaling::Dynamic { .. }, Scaling::None) => *scaling = Scaling::None,
         (
@@ -257,6 +259,10 @@ impl OfModel {
                 all.reordered_qkv(from, hf.qkv, gguf.qkv, spec, layer);
             } else if hf.grouped_qkv {
                 all.ungrouped_qkv(from, hf.qkv, gguf, spec, layer);
+            }
+            if spec.kind(layer) == LayerKind::Conv {
+                let [own, name] = [hf.conv[1], gguf.conv[1]].map(|name| weight(name, layer));
+                all.kernel(from, &own, &name);
             }
             for (hf, gguf) in layer_names(hf, gguf, spec) {
                 all.pair(from, hf, gguf, layer);
@@ -523,6 +529,18 @@ impl OfModel {
                 // One for each pair that any layer rotates.
                 let most = spec.local_rope.map_or(0, |local| local.rot / 2);
                 factors.resize(factors.len().max(most as usize), 1.0);
+                self.all
+                    .constant(&weight(names::GGUF.rope_factors, 0), factors);
+            }
+            Scaling::Proportional { .. } => {
+                let plain = crate::Rope {
+                    scaling: Scaling::None,
+                    ..spec.rope
+                };
+                let (plain, _) = rope::frequencies(&plain, from, spec.context)?;
+                let (scaled, _) = rope::frequencies(&spec.rope, from, spec.context)?;
+                let factor = |(f, slow): (&f32, f32)| if slow == 0.0 { 1e30 } else { f / slow };
+                let factors = plain.iter().zip(scaled).map(factor).collect();
                 self.all
                     .constant(&weight(names::GGUF.rope_factors, 0), factors);
             }

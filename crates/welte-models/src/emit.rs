@@ -7,6 +7,7 @@ mod draft;
 mod encoder;
 mod experts;
 mod gemma4;
+mod hyper;
 mod latent;
 mod mamba;
 mod values;
@@ -59,6 +60,9 @@ pub(crate) struct Set {
     pub(crate) expert_gate_up: Option<BufferRef>,
     pub(crate) per_layer: Option<PerLayerSet>,
     pub(crate) streams: Option<StreamSet>,
+    pub(crate) hyper: Option<HyperSet>,
+    /// The gates of what attention over latents yields.
+    pub(crate) gates: Option<BufferRef>,
     /// The output of a dense part beside experts.
     pub(crate) dense: Option<BufferRef>,
     /// The output of experts that is normed before it is added.
@@ -90,6 +94,17 @@ pub(crate) struct StreamSet {
     pub(crate) around: BufferRef,
     /// What all streams but the first add to the result.
     pub(crate) joined: BufferRef,
+}
+
+/// The buffers of streams beside each other.
+#[derive(Clone, Copy)]
+pub(crate) struct HyperSet {
+    /// A row holds the streams one after the other.
+    pub(crate) all: BufferRef,
+    /// The same, on their way to a part and from it.
+    pub(crate) mixed: BufferRef,
+    /// Gates of what a part reads, then those of its output.
+    pub(crate) gates: BufferRef,
 }
 
 /// The buffers of embeddings per layer.
@@ -233,6 +248,7 @@ impl<'a> Emitter<'a> {
         self.per_layer_inputs();
         self.out.part = ModelPart::Streams;
         self.begin_streams();
+        self.begin_hyper();
         for (i, layer) in weights.layers.iter().enumerate() {
             self.out.layer = Some(i as u32);
             self.out.part = ModelPart::Streams;
@@ -259,11 +275,14 @@ impl<'a> Emitter<'a> {
         self.capture(kind, spec.layers);
         self.out.part = ModelPart::Streams;
         self.join_streams();
+        self.gather(weights.hyper.as_ref());
     }
 
     /// What mixes positions, then the feed-forward part.
     fn layer(&mut self, i: usize, layer: &Layer) {
         let spec = self.spec;
+        self.out.part = ModelPart::Streams;
+        self.gather(layer.hyper.as_ref().map(|[part, _]| part));
         self.out.part = match spec.kind(i as u32) {
             LayerKind::Attention => ModelPart::Attention,
             _ => ModelPart::Recurrent,
@@ -286,12 +305,17 @@ impl<'a> Emitter<'a> {
         } else if spec.kind(i as u32) == LayerKind::Attention {
             self.attention(i, layer);
         }
+        self.out.part = ModelPart::Streams;
+        self.scatter();
+        self.gather(layer.hyper.as_ref().map(|[_, part]| part));
         self.out.part = ModelPart::FeedForward;
         match (&layer.experts, spec.experts) {
             _ if !spec.has_feed_forward(i as u32) => {}
             (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
             _ => self.feed_forward(i, layer),
         }
+        self.out.part = ModelPart::Streams;
+        self.scatter();
     }
 
     /// logits = head(norm(x)). Returns the width of a row and the buffer.
@@ -719,6 +743,7 @@ impl<'a> Emitter<'a> {
     /// x += down(act(gate(norm(x))) * up(norm(x))), or x += down(act(up(norm(x)))) without a gate.
     fn feed_forward(&mut self, index: usize, layer: &Layer) {
         self.gate_up(index, layer);
+        self.apart();
         let ffn = self.spec.shape(index).ffn;
         if let Some(m) = self.spec.multipliers {
             self.multiply("down", self.set.h, ffn, &[(0, ffn, m.down)]);
@@ -785,7 +810,11 @@ impl<'a> Emitter<'a> {
             return;
         };
         // SiLU grows where it is above 0, so its result is limited by its input.
-        let parts = [(0, f32::MIN, silu_input(limit)), (n, -limit, limit)];
+        let most = match self.spec.limits_gate {
+            true => limit,
+            false => silu_input(limit),
+        };
+        let parts = [(0, f32::MIN, most), (n, -limit, limit)];
         for (first, a, b) in parts {
             let act = p::Act {
                 n,

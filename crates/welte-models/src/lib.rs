@@ -45,7 +45,7 @@ pub use hearing::{
 pub use model::spec;
 pub use options::CompileOptions;
 pub use spec::{
-    Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Indexer, Latent, LayerKind,
+    Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Hyper, Indexer, Latent, LayerKind,
     LayerRope, LayerShape, Limits, Mamba, ModelSpec, Multipliers, NormKind, OutputGate,
     PositionScale, Positions, QkNorm, Rope, Scaling, Scoring, Selective, SelectiveNorms,
     SharedExpert,

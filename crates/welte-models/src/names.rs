@@ -413,7 +413,7 @@ pub(crate) fn is_leftover(name: &str) -> bool {
 
 /// Tensors of what chooses the positions that a row sees.
 pub(crate) fn is_of_indexer(name: &str) -> bool {
-    [".self_attn.indexer.", ".indexer."]
+    [".self_attn.indexer.", ".self_attn.index_", ".indexer."]
         .iter()
         .any(|part| name.contains(part))
 }
@@ -427,7 +427,7 @@ pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
     let number = number.and_then(|rest| rest.split_once('.'));
     let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
     let drafts = layers..layers.saturating_add(drafts);
-    let apart = ["mtp.", "model.mtp."];
+    let apart = ["mtp.", "model.mtp.", "model.mtp_layers."];
     let apart = apart.iter().any(|prefix| name.starts_with(prefix));
     number.map_or(apart, |n| drafts.contains(&n))
 }
@@ -454,6 +454,9 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "merger.",
         "vision_encoder.",
         "vision_projection.",
+        "vision_tokenizer.",
+        "audio_tokenizer.",
+        "patch_merge_mlp.",
         "vision_adapter.",
         "vit_large_projector.",
         "layerwise_projectors.",

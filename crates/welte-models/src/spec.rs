@@ -328,6 +328,16 @@ pub struct AltUp {
     pub rank: u32,
 }
 
+/// Streams of hidden states beside each other. A part of a layer reads a sum of them and adds its output to each of them, by sigmoids that
+/// follow from all of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyper {
+    /// The streams.
+    pub streams: u32,
+    /// Factor of what is added to them.
+    pub magnitude: f32,
+}
+
 /// What mixes positions in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
@@ -624,6 +634,8 @@ pub struct ModelSpec {
     pub layer_scalars: bool,
     /// Several streams of hidden states, if any.
     pub altup: Option<AltUp>,
+    /// Streams beside each other that all parts read and write, if any.
+    pub hyper: Option<Hyper>,
     /// Gates of each layer are cut off this many standard deviations above their mean. Empty: none.
     pub cutoffs: Vec<Option<f32>>,
     /// The experts, if any.
@@ -642,6 +654,8 @@ pub struct ModelSpec {
     pub act: Act,
     /// The limits of each layer's activations, which are SiLU. Empty: none.
     pub limits: Vec<Limits>,
+    /// They are limits of the gate before its activation.
+    pub limits_gate: bool,
     /// The feed-forward part multiplies the activation of a gate. Otherwise it is `down(act(up(x)))`.
     pub gated: bool,
     /// Constants of each layer's xIELU: those of the op `act`.
@@ -665,6 +679,8 @@ pub struct ModelSpec {
     pub latent: Option<Latent>,
     /// What chooses the positions that a row sees, if any.
     pub indexer: Option<Indexer>,
+    /// An indexer that is not computed chooses so many positions: longer contexts are refused.
+    pub indexed: Option<u32>,
     /// Queries and keys are normed after rope. Layers without rope do not norm them.
     pub qk_norm_late: bool,
     /// How queries grow with the position.

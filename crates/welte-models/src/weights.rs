@@ -7,6 +7,7 @@ mod draft;
 mod encoder;
 mod experts;
 mod gemma4;
+mod hyper;
 pub(crate) mod latent;
 mod layer;
 mod mamba;
@@ -14,13 +15,14 @@ mod values;
 
 pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 
-use crate::names::{Names, bias, weight};
+use crate::names::{Names, bias, resolve, weight};
 use crate::{CompileOptions, Error, ModelSpec};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
 pub(crate) use delta::{DeltaNames, DeltaWeights, LowRanks};
 pub(crate) use encoder::{EncoderWeights, Step};
 pub(crate) use experts::{ExpertWeights, SharedWeights};
+pub(crate) use hyper::HyperWeights;
 pub(crate) use latent::{IndexWeights, LatentWeights};
 pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
 pub(crate) use mamba::{MambaNames, MambaWeights, SelectiveWeights};
@@ -43,13 +45,12 @@ pub(crate) fn collect(
     } else {
         Usage::Lookup
     };
-    let embed = c.matrix(
-        "embedding",
-        usage,
-        &weight(names.embed, 0),
-        spec.vocab,
-        spec.dim,
-    )?;
+    // The head may know a part of the tokens.
+    let table = weight(names.embed, 0);
+    let all = checkpoint.tensor(&resolve(checkpoint, &table));
+    let all = all.and_then(|table| u32::try_from(table.n).ok());
+    let tokens = [all.unwrap_or(0).max(spec.vocab), spec.vocab];
+    let embed = c.first_rows("embedding", usage, &table, tokens, spec.dim)?;
     let rope_constants = c.rope_constants("rope frequencies", &spec.rope, context)?;
     let local_rope_constants = match &spec.local_rope {
         Some(rope) => c.rope_constants("rope frequencies of windowed layers", rope, context)?,
@@ -75,6 +76,7 @@ pub(crate) fn collect(
         Some(encoder) => encoder::collect_own(&mut c, spec, encoder, embed, options)?,
         None => EncoderWeights::default(),
     };
+    let hyper = c.hyper_head(spec)?;
     let head = if spec.tied {
         embed
     } else {
@@ -119,6 +121,7 @@ pub(crate) fn collect(
             local_rope_constants,
             per_layer,
             altup,
+            hyper,
             layers,
             final_norm,
             head,

@@ -1,19 +1,20 @@
 //! Apertus: queries and keys are normed per head, and the feed-forward part has no gate. Its activation, xIELU, has two
-//! learned constants per layer.
+//! learned constants per layer. The head of Apertus 1.5 may know the first part of the tokens only: no text has the others, which stand for
+//! pictures and sounds.
 
 use super::architecture::Architecture;
 use super::llama;
 use crate::keys::Keys;
 use crate::names::{self, Names};
 use crate::spec::Act;
-use crate::{Error, QkNorm};
+use crate::{Error, ModelSpec, QkNorm};
 use welte_formats::checkpoint::Value;
 use welte_formats::quant;
 
 pub(super) const APERTUS: Architecture = Architecture {
     name: "apertus",
     gguf: &["apertus"],
-    hugging_face: &["apertus"],
+    hugging_face: &["apertus", "apertus1p5", "apertus1p5_text"],
     hugging_face_names: Names {
         attn_norm: "model.layers.{}.attention_layernorm",
         ffn_norm: "model.layers.{}.feedforward_layernorm",
@@ -28,6 +29,7 @@ pub(super) const APERTUS: Architecture = Architecture {
         }
         spec.act = Act::Xielu;
         spec.gated = false;
+        known_tokens(spec, keys)?;
         spec.xielu = (0..spec.layers)
             .map(|layer| constants(keys, layer, spec.layers))
             .collect::<Result<_, _>>()?;
@@ -35,6 +37,28 @@ pub(super) const APERTUS: Architecture = Architecture {
     },
     ..llama::LLAMA
 };
+
+/// Leaves out the tokens that the head does not know.
+fn known_tokens(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let names = match keys.is_gguf() {
+        true => &APERTUS.gguf_names,
+        false => &APERTUS.hugging_face_names,
+    };
+    let name = names::resolve(keys.checkpoint, &names::weight(names.head, 0));
+    let head = keys.checkpoint.tensor(&name).filter(|_| !spec.tied);
+    let rows = head.and_then(|head| u32::try_from(head.n).ok());
+    let Some(rows) = rows.filter(|rows| (1..spec.vocab).contains(rows)) else {
+        return Ok(());
+    };
+    let key = "output_vocab_size";
+    let said = keys.u32(&keys.name("", key))?;
+    if !keys.is_gguf() && said != Some(rows) {
+        let said = said.map_or("is missing".into(), |said| format!("is {said}"));
+        return Err(keys.error(key, format!("{said}; the head has {rows} rows")));
+    }
+    spec.vocab = rows;
+    Ok(())
+}
 
 /// The constants of a layer, as the op `act` takes them. Checkpoints contain them before the softplus.
 fn constants(keys: &Keys<'_>, layer: u32, layers: u32) -> Result<[f32; 4], Error> {
@@ -79,6 +103,7 @@ fn listed(
 fn stored(keys: &Keys<'_>, name: &str, layer: u32, default: Option<f64>) -> Result<f64, Error> {
     let checkpoint = keys.checkpoint;
     let name = format!("model.layers.{layer}.mlp.act_fn.{name}");
+    let name = names::resolve(checkpoint, &name);
     let fault = |problem: String| Error::Tensor {
         origin: checkpoint.origin().into(),
         name: name.clone(),

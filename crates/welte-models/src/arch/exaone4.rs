@@ -10,7 +10,7 @@ use crate::names::{self, Names};
 pub(super) const EXAONE4: Architecture = Architecture {
     name: "exaone4",
     gguf: &["exaone4"],
-    hugging_face: &["exaone4"],
+    hugging_face: &["exaone4", "exaone4_5", "exaone4_5_text"],
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,

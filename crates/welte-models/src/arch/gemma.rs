@@ -45,6 +45,19 @@ pub(super) const GEMMA2: Architecture = Architecture {
     ..GEMMA
 };
 
+/// VaultGemma: Gemma 2 without norms after parts.
+pub(super) const VAULT_GEMMA: Architecture = Architecture {
+    name: "vaultgemma",
+    gguf: &["vaultgemma"],
+    hugging_face: &["vaultgemma"],
+    finish: |spec, keys| {
+        (GEMMA2.finish)(spec, keys)?;
+        spec.post_norm = false;
+        Ok(())
+    },
+    ..GEMMA2
+};
+
 pub(super) const GEMMA3: Architecture = Architecture {
     name: "gemma3",
     gguf: &["gemma3"],

@@ -4,7 +4,7 @@
 use super::architecture::{Architecture, layer_types};
 use crate::keys::Keys;
 use crate::spec::{Act, Biases, Scaling};
-use crate::{Error, QkNorm, names};
+use crate::{Error, ModelSpec, QkNorm, names};
 
 pub(super) const GPT_OSS: Architecture = Architecture {
     name: "gpt-oss",
@@ -23,14 +23,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
         if spec.experts.is_none() {
             return Err(keys.error(&experts, "is missing; gpt-oss has experts in every layer"));
         }
-        // `hidden_act` does not describe the activation. Published configurations use only these two values.
-        spec.act = Act::Clamped;
-        for (key, used) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
-            let said = keys.f64(&keys.name("", key))?.unwrap_or(used);
-            if said != used {
-                return Err(keys.error(key, format!("is {said}; only {used} is supported")));
-            }
-        }
+        clamped(spec, keys)?;
         spec.sinks = vec![true; spec.layers as usize];
         let attention = keys.bool("attention_bias")?.unwrap_or(true);
         spec.biases = Biases {
@@ -51,6 +44,18 @@ pub(super) const GPT_OSS: Architecture = Architecture {
         Ok(())
     },
 };
+
+/// The clamped activation, which `hidden_act` does not describe. Published configurations use only these two values.
+pub(super) fn clamped(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    spec.act = Act::Clamped;
+    for (key, used) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
+        let said = keys.f64(&keys.name("", key))?.unwrap_or(used);
+        if said != used {
+            return Err(keys.error(key, format!("is {said}; only {used} is supported")));
+        }
+    }
+    Ok(())
+}
 
 /// Layers 0, 2, 4 … have the window, unless `layer_types` says otherwise.
 fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {

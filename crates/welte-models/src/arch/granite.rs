@@ -1,11 +1,12 @@
 //! Granite 3: Llama with factors of the embeddings, of the scores, of what each part adds, and of the logits.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, has};
 use super::llama;
 use crate::keys::Keys;
+use crate::names::{self, Names, weight};
 use crate::spec::{MOST_FFN, MOST_LAYERS, SharedExpert};
 use crate::vision::{layers_in_gguf, projectors};
-use crate::{Error, ModelSpec, names};
+use crate::{Error, ModelSpec};
 
 pub(super) const GRANITE: Architecture = Architecture {
     name: "granite",
@@ -17,6 +18,30 @@ pub(super) const GRANITE: Architecture = Architecture {
         parts_of_features(spec, keys)
     },
     ..llama::LLAMA
+};
+
+/// HyperCLOVA X: parts may norm their output too, and the factor of the logits multiplies them.
+pub(super) const HYPERCLOVAX: Architecture = Architecture {
+    name: "hyperclovax",
+    gguf: &["hyperclovax"],
+    hugging_face: &["hyperclovax"],
+    hugging_face_names: Names {
+        post_attn_norm: "model.layers.{}.post_norm1",
+        post_ffn_norm: "model.layers.{}.post_norm2",
+        ..names::HUGGING_FACE
+    },
+    gguf_interleaved: false,
+    finish: |spec, keys| {
+        factors(spec, keys)?;
+        spec.logit_scale = 1.0 / spec.logit_scale;
+        spec.post_norm = if keys.is_gguf() {
+            has(spec, keys, |names| weight(names.post_attn_norm, 0))
+        } else {
+            keys.bool("use_post_norm")?.unwrap_or(true)
+        };
+        Ok(())
+    },
+    ..GRANITE
 };
 
 /// Granite 3 with experts. Some models have a shared one.

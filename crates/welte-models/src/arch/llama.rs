@@ -1,4 +1,5 @@
-//! Llama 1 to 3.x, InternLM3, and Mistral, which adds an attention window. GGUF files of Mixtral and InternLM3 use this name too.
+//! Llama 1 to 3.x, InternLM3, IQuest-Coder, and Mistral, which adds an attention window. GGUF files of Mixtral and InternLM3 use this
+//! name too.
 
 use super::architecture::{Architecture, leave_out_drafts};
 use crate::keys::Keys;
@@ -7,7 +8,7 @@ use crate::{Error, QkNorm, names};
 pub(super) const LLAMA: Architecture = Architecture {
     name: "llama",
     gguf: &["llama"],
-    hugging_face: &["llama", "mistral", "internlm3"],
+    hugging_face: &["llama", "mistral", "internlm3", "iquestcoder"],
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: true,

@@ -3,9 +3,10 @@
 
 use super::architecture::{Architecture, has_choice_bias, no_windows};
 use super::llama;
+use crate::keys::Keys;
 use crate::names::{self, Names};
 use crate::spec::Scoring;
-use crate::{Error, QkNorm};
+use crate::{Error, ModelSpec, QkNorm};
 
 pub(super) const MINIMAX_M2: Architecture = Architecture {
     name: "minimax-m2",
@@ -19,13 +20,7 @@ pub(super) const MINIMAX_M2: Architecture = Architecture {
     qk_norm: QkNorm::Row,
     windows: no_windows,
     finish: |spec, keys| {
-        if let Some(rot) = keys.u32("rotary_dim")? {
-            if rot == 0 || rot > spec.head_dim || !rot.is_multiple_of(2) {
-                let problem = format!("is {rot}; must be even and at most {}", spec.head_dim);
-                return Err(keys.error("rotary_dim", problem));
-            }
-            spec.rope.rot = rot;
-        }
+        rotated(spec, keys)?;
         let biased = has_choice_bias(spec, keys);
         let count = keys.name("expert_count", "num_local_experts");
         let missing: Error = keys.error(&count, "is missing; MiniMax-M2 has experts");
@@ -37,3 +32,15 @@ pub(super) const MINIMAX_M2: Architecture = Architecture {
     },
     ..llama::LLAMA
 };
+
+/// Reads how much of each head is rotated.
+pub(super) fn rotated(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    if let Some(rot) = keys.u32("rotary_dim")? {
+        if rot == 0 || rot > spec.head_dim || !rot.is_multiple_of(2) {
+            let problem = format!("is {rot}; must be even and at most {}", spec.head_dim);
+            return Err(keys.error("rotary_dim", problem));
+        }
+        spec.rope.rot = rot;
+    }
+    Ok(())
+}

@@ -14,6 +14,7 @@ mod ernie4_5_moe;
 mod eurobert;
 mod exaone4;
 mod falcon_h1;
+mod flint;
 mod gemma;
 mod gemma3n;
 mod gemma4;
@@ -26,11 +27,13 @@ mod granite_hybrid;
 mod granite_swa;
 mod hunyuan;
 mod hy_v3;
+mod hy_v4;
 mod internlm2;
 mod jamba;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
+mod lfm3;
 mod llama;
 mod llama4;
 mod mamba;
@@ -39,6 +42,7 @@ mod mellum;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
+mod minimax_m3;
 mod ministral3;
 mod mixtral;
 mod modernbert;
@@ -69,7 +73,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 89] = [
+const ALL: [&Architecture; 97] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
@@ -82,6 +86,7 @@ const ALL: [&Architecture; 89] = [
     &paddleocr::PADDLEOCR,
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
+    &lfm3::LFM3,
     &granite_hybrid::GRANITE_HYBRID,
     &nemotron_h::NEMOTRON_H,
     &kimi_linear::KIMI_LINEAR,
@@ -90,6 +95,7 @@ const ALL: [&Architecture; 89] = [
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,
+    &gemma::VAULT_GEMMA,
     &gemma::GEMMA3,
     &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
@@ -121,6 +127,7 @@ const ALL: [&Architecture; 89] = [
     &hunyuan::HUNYUAN,
     &apertus::APERTUS,
     &granite::GRANITE,
+    &granite::HYPERCLOVAX,
     &glm4::GLM4,
     &glm4_moe::GLM4_MOE,
     &ernie4_5_moe::ERNIE4_5_MOE,
@@ -131,12 +138,15 @@ const ALL: [&Architecture; 89] = [
     &qwen3_moe::QWEN2_MOE,
     &olmo2::OLMOE,
     &olmo2::OLMO,
+    &olmo2::FLEX_OLMO,
     &granite::GRANITE_MOE,
     &minicpm::MINICPM,
     &minicpm::MINICPM3,
     &squared_relu::ARCEE,
     &squared_relu::NEMOTRON,
+    &squared_relu::JAIS2,
     &minimax_m2::MINIMAX_M2,
+    &minimax_m3::MINIMAX_M3,
     &bailing::BAILING,
     &bailing::BAILING2,
     &hunyuan::HUNYUAN_MOE,
@@ -150,6 +160,7 @@ const ALL: [&Architecture; 89] = [
     &mimo2::MIMO2,
     &mamba2::MAMBA2,
     &hy_v3::HY_V3,
+    &hy_v4::HY_V4,
     &deci::DECI,
     &mellum::MELLUM,
     &stablelm::STABLELM,
@@ -159,6 +170,7 @@ const ALL: [&Architecture; 89] = [
     &cohere2::COHERE2_MOE,
     &muse_glimmer::MUSE_GLIMMER,
     &granite_swa::GRANITE_SWA,
+    &flint::FLINT,
 ];
 
 /// The names of supported architectures in checkpoints.

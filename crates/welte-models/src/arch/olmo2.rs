@@ -55,6 +55,26 @@ pub(super) const OLMOE: Architecture = Architecture {
     ..llama::LLAMA
 };
 
+/// FlexOLMo: OLMo 2 with experts in every layer, chosen by softmax.
+pub(super) const FLEX_OLMO: Architecture = Architecture {
+    name: "flex_olmo",
+    gguf: &["flex_olmo"],
+    hugging_face: &["flex_olmo"],
+    experts: true,
+    windows: no_windows,
+    finish: |spec, keys| {
+        spec.pre_norm = false;
+        spec.post_norm = true;
+        let count = keys.name("expert_count", "num_experts");
+        let missing = keys.error(&count, "is missing; FlexOLMo has experts");
+        let experts = spec.experts.as_mut().ok_or(missing)?;
+        let shares = keys.name("expert_weights_norm", "norm_topk_prob");
+        experts.renormalise = keys.bool(&shares)?.unwrap_or(false);
+        Ok(())
+    },
+    ..OLMO2
+};
+
 /// OLMo 1: layer norms without weights.
 pub(super) const OLMO: Architecture = Architecture {
     name: "olmo",

@@ -1,5 +1,5 @@
-//! Families whose feed-forward parts have a squared ReLU and no gate: Arcee (AFM) is Llama otherwise. Nemotron (Minitron, Nemotron 3
-//! and 4 of 2024) has layer norms that multiply by `1 + w`, and rotates half of each head.
+//! Families whose feed-forward parts have a squared ReLU and no gate: Arcee (AFM) is Llama otherwise, Jais 2 has layer norms and biases.
+//! Nemotron (Minitron, Nemotron 3 and 4 of 2024) has layer norms that multiply by `1 + w`, and rotates half of each head.
 
 use super::architecture::{Architecture, no_windows, rotate_by_default};
 use super::llama;
@@ -31,6 +31,19 @@ pub(super) const NEMOTRON: Architecture = Architecture {
         // GGUF converters have already added it.
         spec.norm_add = 1.0;
         rotate_by_default(spec, keys, 2)
+    },
+    ..ARCEE
+};
+
+pub(super) const JAIS2: Architecture = Architecture {
+    name: "jais2",
+    gguf: &["jais2"],
+    hugging_face: &["jais2"],
+    gguf_interleaved: false,
+    finish: |spec, keys| {
+        squared_relu(spec, keys)?;
+        spec.norm = NormKind::Layer { bias: true };
+        Ok(())
     },
     ..ARCEE
 };

@@ -119,6 +119,14 @@ const CLASSES: &[Class] = &[
         eps: "norm_eps",
         ..class("nemotron", &[("nemotron", "NemotronForCausalLM", any)])
     },
+    Class {
+        eps: "layer_norm_eps",
+        ..class("jais2", &[("jais2", "Jais2ForCausalLM", any)])
+    },
+    class(
+        "vaultgemma",
+        &[("vaultgemma", "VaultGemmaForCausalLM", any)],
+    ),
     class("minimax-m2", &[("minimax_m2", "MiniMaxM2ForCausalLM", any)]),
 ];
 
@@ -229,7 +237,7 @@ fn write_spec(
         _ => "silu",
     };
     set("hidden_act", text(act));
-    if class.architecture.starts_with("gemma") {
+    if class.architecture.contains("gemma") {
         set("hidden_activation", text(act));
         let scalar = (1e3 / f64::from(spec.attention_scale).powi(2)).round() / 1e3;
         let scalar = match scalar.fract() {

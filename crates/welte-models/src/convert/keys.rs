@@ -7,9 +7,11 @@ use crate::{Latent, LayerKind, LayerRope, ModelSpec, NormKind, SelectiveNorms};
 use welte_formats::checkpoint::{Metadata, Value};
 
 /// Architectures whose files list the layers with a window.
-const LISTS_WINDOWS: [&str; 6] = [
+const LISTS_WINDOWS: [&str; 8] = [
     "cohere2moe",
+    "flint",
     "granite_swa",
+    "lfm3",
     "mellum",
     "mimo2",
     "muse-glimmer",
@@ -109,6 +111,9 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
         set("attention.temperature_scale", float(scale.beta));
     }
     write_delta(spec, &mut set);
+    if spec.layer_kinds.contains(&LayerKind::Conv) {
+        set("attention.head_count_kv", Some(heads_by_layer(spec)));
+    }
     if LISTS_WINDOWS.contains(&architecture) {
         let windows = spec.windows.iter();
         let list = windows.map(|window| Value::Bool(*window > 0)).collect();

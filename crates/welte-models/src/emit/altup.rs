@@ -248,7 +248,7 @@ impl Emitter<'_> {
     }
 
     /// y = x, or x times factors, both as wide as a stream.
-    fn copy(
+    pub(super) fn copy(
         &mut self,
         what: &str,
         x: BufferRef,
@@ -266,7 +266,7 @@ impl Emitter<'_> {
             .push(what, Op::Multiply, &[factors], &[x, y], params.words());
     }
 
-    fn scale_stream(&mut self, what: &str, scale: f32) {
+    pub(super) fn scale_stream(&mut self, what: &str, scale: f32) {
         let params = p::Scale {
             n: self.spec.dim,
             scale,

@@ -25,6 +25,7 @@ impl Emitter<'_> {
         if let Some(norm) = layer.ffn_norm {
             self.norm("experts' norm", norm, set.x, normed);
         }
+        self.apart();
         self.router(weights, e, normed, 1.0, NO_WEIGHT);
         let input = match set.scaled {
             Some(scaled) => self.scaled_input(weights, e, scaled),

@@ -1,7 +1,7 @@
 //! Attention over latent keys and values. The matrices that make keys and values of a latent are absorbed: queries are
 //! compared with latents, and values are made of the sum of latents.
 
-use super::{Emitter, LayerCache, at};
+use super::{Emitter, LayerCache, SIGMOID, at};
 use crate::weights::{IndexWeights, LatentWeights, Layer};
 use crate::{Latent, ModelSpec};
 use welte_table::{BufferRef, Op, WeightId, params as p};
@@ -56,6 +56,8 @@ impl Emitter<'_> {
         let input = (set.x, layer.attn_norm);
         let inputs = &weights.inputs;
         self.projections("queries and latent", inputs, &[], input, set.qkv, stride);
+        self.latent_gates(layer, heads * l.value);
+        self.apart();
         let (queries, query_stride) = match weights.queries {
             Some((norm, up)) => {
                 let (n, k) = (heads * l.query(), before);
@@ -154,8 +156,9 @@ impl Emitter<'_> {
                 chunked: 0,
             };
             let places = [buffers.queries, cache.buffer, set.attn];
+            let sinks = layer.sinks.as_slice();
             self.out
-                .push("attention", Op::Attention, &[], &places, params.words());
+                .push("attention", Op::Attention, sinks, &places, params.words());
         }
         let params = p::HeadsMatmul {
             heads,
@@ -171,6 +174,10 @@ impl Emitter<'_> {
         let values = [weights.values];
         self.out
             .push("values", Op::HeadsMatmul, &values, &places, params.words());
+        if let Some(gates) = set.gates {
+            let n = heads * l.value;
+            self.state_gate("attention gate", SIGMOID, (gates, n), buffers.heads, n);
+        }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, buffers.heads, heads * l.value);
     }
@@ -272,6 +279,23 @@ impl Emitter<'_> {
             &places,
             params.words(),
         );
+    }
+
+    /// The gates of the output: a product of the layer's input, whose norm is still in its buffer.
+    fn latent_gates(&mut self, layer: &Layer, n: u32) {
+        let (Some(matrix), Some(gates)) = (layer.gates, self.set.gates) else {
+            return;
+        };
+        let dim = self.spec.dim;
+        let params = p::Matmul {
+            n,
+            k: dim,
+            x_stride: dim,
+            y_stride: n,
+        };
+        let places = [self.set.norm, gates];
+        self.out
+            .push("gates", Op::Matmul, &[matrix], &places, params.words());
     }
 
     /// Norms `dim` values of each row in place.

@@ -25,6 +25,12 @@ impl ModelSpec {
         own / self.residual_scale
     }
 
+    /// The longest context that may be chosen by itself: the trained one, or as much of it as is supported.
+    pub fn usual_context(&self) -> u32 {
+        self.indexed
+            .map_or(self.context, |most| most.min(self.context))
+    }
+
     /// What a program for contexts of this length computes: an indexer that chooses all positions is left out.
     pub(crate) fn within(&self, context: u32) -> ModelSpec {
         let mut spec = self.clone();
@@ -191,7 +197,11 @@ impl ModelSpec {
                 None => dim * heads * query,
             };
             let ups = heads * rank * (u64::from(l.plain) + value);
-            queries + dim * width + rank + ups + dim * heads * value
+            let gates = match self.attention_gate {
+                Some(_) => dim * heads * value,
+                None => 0,
+            };
+            queries + dim * width + rank + ups + dim * heads * value + gates
         });
         let delta = self.delta.map_or(0, |d| {
             let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
@@ -219,7 +229,7 @@ impl ModelSpec {
             let decays = values * u64::from(m.key_dim);
             each + dim * 3 * values + kernel + products + decays + 2 * values + norms
         });
-        let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
+        let conv = norms + dim * (4 * dim + u64::from(self.conv_taps));
         let mixer = |layer: usize| match self.kind(layer as u32) {
             LayerKind::Attention => {
                 // What runs beside it has the same norms.
@@ -237,6 +247,11 @@ impl ModelSpec {
             let router = (streams + 2) * dim + streams.pow(3) + streams.pow(2);
             2 * (streams - 1) * dim * dim + layers * (router + 2 * rank * dim + dim)
         });
+        let hyper = self.hyper.map_or(0, |h| {
+            let streams = u64::from(h.streams);
+            let gates = streams * streams * dim + streams + 1;
+            (4 * layers + 1) * gates
+        });
         let width = u64::from(self.per_layer_width);
         let per_layer = match width {
             0 => 0,
@@ -246,6 +261,7 @@ impl ModelSpec {
         all.map(|i| mixer(i) + part(i)).sum::<u64>()
             + per_layer
             + altup
+            + hyper
             + layers * u64::from(self.layer_scalars)
             + dim * vocab * if self.tied { 1 } else { 2 }
             + dim
@@ -340,6 +356,10 @@ impl ModelSpec {
                 l.value
             );
             facts.push(fact("attention over latents", text));
+        }
+        if let Some(most) = self.indexed {
+            let text = format!("{most} positions, the longest context");
+            facts.push(fact("indexer", text));
         }
         if let Some(indexer) = &self.indexer {
             let choosing = indexer.chooses.iter().filter(|own| **own).count();

@@ -253,7 +253,19 @@ impl Collector<'_> {
         n: u32,
         k: u32,
     ) -> Result<WeightId, Error> {
-        let info = self.tensor(name, n, k)?;
+        self.first_rows(label, usage, name, [n, n], k)
+    }
+
+    /// The first `n` rows of a matrix of so many.
+    pub(crate) fn first_rows(
+        &mut self,
+        label: &str,
+        usage: Usage,
+        name: &str,
+        [of, n]: [u32; 2],
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let info = self.tensor(name, of, k)?;
         let format = info.format;
         let parts = vec![Part {
             tensor: info.name,
@@ -509,7 +521,8 @@ impl Collector<'_> {
             let other = is_part && names::is_of_other_modality(&t.name)
                 || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
             // Not all are used: see `Indexer`.
-            let indexer = has_indexer(&spec.architecture) && names::is_of_indexer(&t.name);
+            let has_indexer = has_indexer(&spec.architecture) || spec.indexed.is_some();
+            let indexer = has_indexer && names::is_of_indexer(&t.name);
             if !known && !constant && !other && !indexer && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",

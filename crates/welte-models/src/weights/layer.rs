@@ -1,7 +1,7 @@
 //! The weights of a model as its commands know them, and those of a layer.
 
 use super::{
-    AltUpLayer, AltUpWeights, Collector, DeltaWeights, EncoderWeights, ExpertWeights,
+    AltUpLayer, AltUpWeights, Collector, DeltaWeights, EncoderWeights, ExpertWeights, HyperWeights,
     LatentWeights, MambaWeights, NormWeights, OutputPart, PerLayerLayer, PerLayerWeights,
     RopeConstants, Rows, ValueWeights, delta, latent, mamba, values,
 };
@@ -43,6 +43,10 @@ pub(crate) struct Layer {
     pub(crate) experts: Option<ExpertWeights>,
     pub(crate) per_layer: Option<PerLayerLayer>,
     pub(crate) altup: Option<AltUpLayer>,
+    /// The gates of streams for what mixes positions, and for the feed-forward part.
+    pub(crate) hyper: Option<[HyperWeights; 2]>,
+    /// Makes the gates of what attention over latents yields.
+    pub(crate) gates: Option<WeightId>,
     /// Gates are cut off this many standard deviations above their mean.
     pub(crate) cutoff: Option<f32>,
     /// Factor of the layer's output.
@@ -65,6 +69,8 @@ pub(crate) struct Weights {
     pub(crate) local_rope_constants: RopeConstants,
     pub(crate) per_layer: Option<PerLayerWeights>,
     pub(crate) altup: Option<AltUpWeights>,
+    /// The gates of the sum of streams after the last layer.
+    pub(crate) hyper: Option<HyperWeights>,
     pub(crate) layers: Vec<Layer>,
     /// Encoders may have none.
     pub(crate) final_norm: Option<NormWeights>,
@@ -305,6 +311,15 @@ pub(super) fn layer(
         },
         per_layer: c.per_layer_of(&label, i, spec)?,
         altup: c.altup_of(&label, i, spec)?,
+        hyper: c.hyper_layer(spec, i)?,
+        gates: match spec.latent.filter(|_| spec.attention_gate.is_some()) {
+            Some(l) if spec.kind(i) == LayerKind::Attention => {
+                let (what, name) = (label("gates"), w(names.attn_gate));
+                let n = spec.heads * l.value;
+                Some(c.matrix(&what, Usage::Matrix, &name, n, dim)?)
+            }
+            _ => None,
+        },
         cutoff: spec.cutoffs.get(i as usize).copied().flatten(),
         scalar: if spec.layer_scalars {
             c.scalar(i)?

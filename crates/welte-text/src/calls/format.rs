@@ -336,7 +336,7 @@ const fn reasoning(name: &'static str, open: &'static str, close: &'static str) 
 }
 
 /// All marks around reasoning. A template gets the first that fits.
-static REASONINGS: [Reasoning; 10] = [
+static REASONINGS: [Reasoning; 11] = [
     Reasoning {
         is_token: true,
         ..reasoning("mistral", "[THINK]", "[/THINK]")
@@ -350,6 +350,7 @@ static REASONINGS: [Reasoning; 10] = [
         ..reasoning("command-r7b", "<|START_THINKING|>", "<|END_THINKING|>")
     },
     reasoning("seed", "<seed:think>", "</seed:think>"),
+    reasoning("minimax-m3", "<mm:think>", "</mm:think>"),
     reasoning("reasoning", "<reasoning>", "</reasoning>"),
     reasoning("thought", "<thought>", "</thought>"),
     reasoning(
@@ -426,10 +427,15 @@ impl Reasoning {
     }
 }
 
+/// In templates whose calls have the outer marks of a known syntax and are written in none: those of MiniMax M3.
+const UNKNOWN: &str = "]<]minimax[>[";
+
 impl Format {
     /// The format of a model with this chat template.
     pub fn of_template(template: &str) -> Format {
-        let syntax = SYNTAXES.iter().find(|syntax| syntax.fits(template));
+        let known = !template.contains(UNKNOWN);
+        let mut syntaxes = SYNTAXES.iter().filter(|_| known);
+        let syntax = syntaxes.find(|syntax| syntax.fits(template));
         let reasoning = REASONINGS.iter().find(|r| template.contains(r.in_template));
         let reasoning = reasoning.unwrap_or(&REASONINGS[REASONINGS.len() - 1]);
         Format {

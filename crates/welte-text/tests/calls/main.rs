@@ -925,6 +925,11 @@ fn templates_choose_the_syntax() {
             "hunyuan",
         ),
         ("<|im_start|>", "none", "think"),
+        (
+            "set ns_token = ']<]minimax[>[' '<tool_call>' '<mm:think>'",
+            "none",
+            "minimax-m3",
+        ),
     ] {
         let format = Format::of_template(template);
         assert_eq!(format.syntax.name, syntax, "{template}");

@@ -33,8 +33,8 @@ pub(super) fn plan_fitted(
     // Vectors of whole texts need rows for the whole context, which would be as much memory again.
     let (embed_rows, _) = embed_pass(checkpoint, options, u32::MAX, 1)?;
     let own = match embed_rows {
-        u32::MAX => spec.context.clamp(1, DEFAULT_CONTEXT),
-        _ => spec.context.max(1),
+        u32::MAX => spec.usual_context().clamp(1, DEFAULT_CONTEXT),
+        _ => spec.usual_context().max(1),
     };
     let fitted = fits.then(|| fit::fitted_context(own, options, device, plan));
     let fitted = fitted.transpose()?;
@@ -85,7 +85,7 @@ pub(super) fn plan_on(
         return plan_encoder(device, checkpoint, spec, options);
     }
     let context = match options.context {
-        0 => spec.context.clamp(1, DEFAULT_CONTEXT),
+        0 => spec.usual_context().clamp(1, DEFAULT_CONTEXT),
         n => n,
     };
     let (slots, defaults) = (options.slots.max(1), CompileOptions::default());
