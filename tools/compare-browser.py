@@ -340,6 +340,8 @@ def summary(run, tokens):
 
 def middle(values, digits):
     rounded = [round(value, digits) for value in values]
+    if len(values) == 1:
+        return rounded[0]
     return {"median": round(statistics.median(values), digits), "min": min(rounded), "max": max(rounded)}
 
 
@@ -360,7 +362,7 @@ def results(a, runs, refused):
             "prompt": done[0]["second"]["prompt_tokens"] + done[0]["second"]["cached_tokens"], "tokens": a.tokens, "rounds": len(done),
             "weights": a.model.name if kind == "gguf" else f"ONNX, {kind}",
             "model_mb": round(figures[0]["model_mb"], 1), "code_mb": round(figures[0]["code_mb"], 1), "packed_mb": round(figures[0]["packed_mb"], 1),
-            "load": of("load", 1), "cold": of("cold", 1), "read": of("read", 2), "first": of("first", 2), "answer": of("answer", 1), "decode": of("decode", 1),
+            "load": of("load", 1), "cold": of("cold", 1), "read": of("read", 2), "first": of("first", 2), "answer": of("answer", 1), "decode": of("decode", 2),
         })
     if "welte-webgpu" in runs:
         ours = [summary(run, a.tokens) for run in runs["welte-webgpu"]]
@@ -394,7 +396,7 @@ def results(a, runs, refused):
             column("tokens", "tokens"), column("rounds", "rounds"), column("weights", "weights"), column("model_mb", "model", "MB", 1),
             column("code_mb", "code", "MB", 1), column("packed_mb", "gzipped", "MB", 1), column("load", "load", "s", 1),
             column("cold", "cold", "s", 1), column("read", "first token", "s", 2), column("first", "first text", "s", 2), column("answer", "answer", "s", 1),
-            column("decode", "decode", "tok/s", 1), column("ratio", "ratio", None, 2),
+            column("decode", "decode", "tok/s", 2), column("ratio", "time over Welte's", None, 2),
         ],
         "rows": rows,
     }
