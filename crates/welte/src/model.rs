@@ -8,6 +8,7 @@ mod images;
 mod inspection;
 mod open;
 mod plan;
+mod sparse;
 
 pub use eyes::hears;
 pub use inspection::Inspection;
@@ -17,7 +18,7 @@ use crate::adapter::{AdapterContent, read_all};
 use crate::cache::{fingerprint, sha256, with_head};
 use crate::card::Card;
 use crate::constraint::Grammars;
-use crate::engine::{Neighbour, Sparse};
+use crate::engine::Neighbour;
 use crate::fit::FittedContext;
 use crate::pictures::Sense;
 use crate::text::TextSide;
@@ -26,6 +27,7 @@ use eyes::Found;
 use inspection::inspect_with_eyes;
 use plan::check_fit;
 pub(crate) use plan::plan_program;
+pub(crate) use sparse::Sparse;
 use std::any::Any;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -34,7 +36,7 @@ use web_time::{Duration, Instant};
 use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
 use welte_formats::checkpoint::Checkpoint;
 use welte_formats::{Dialect, Narrowed, WithDraft};
-use welte_models::{ModelSpec, Pooling, Survey, TOKEN_WEIGHT_FLOATS, VectorSettings};
+use welte_models::{ModelSpec, Survey, TOKEN_WEIGHT_FLOATS, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, Source, cost};
 use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
 
@@ -278,17 +280,8 @@ impl Model {
         let segments = spec.segments(options.scores);
         let vectors = welte_models::vector_settings(checkpoint.as_ref())?;
         let width = embed.map(|embed| plan.program.passes[embed].width);
-        let weighs = spec.encoder.as_ref().is_some_and(|e| e.weighs_tokens)
-            && width == Some(spec.dim + TOKEN_WEIGHT_FLOATS);
         let pooling = options.pooling.or(vectors.pooling);
-        let sparse = match pooling {
-            Some(Pooling::Vocabulary) if embed.is_some() && !options.scores => {
-                Some(Sparse::Vocabulary)
-            }
-            _ => weighs.then_some(Sparse::Tokens {
-                first: pooling == Some(Pooling::First),
-            }),
-        };
+        let sparse = Sparse::of(&spec, pooling, width, options.scores);
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));

@@ -3,6 +3,7 @@
 use super::channel::{Channel, Finish, Next, Room};
 use super::sequence::{Picked, Sequence};
 use super::{Engine, Request};
+use crate::model::Sparse;
 use crate::{Error, MediumAt, Model, Prompt};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -251,15 +252,6 @@ impl Engine {
             _engine: self.clone(),
         })
     }
-}
-
-/// How a model makes sparse vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sparse {
-    /// An output row has the weight of its token, and the vector if it is the first or the last one of its text.
-    Tokens { first: bool },
-    /// The output row of a text has the largest logit of each token of the vocabulary.
-    Vocabulary,
 }
 
 /// What a model for searches by words makes of a text (BGE-M3, SPLADE).

@@ -37,7 +37,6 @@ mod thread;
 pub use adapters::Adapter;
 #[doc(hidden)]
 pub use clock::Clock;
-pub(crate) use embedding::Sparse;
 pub use embedding::{Embedding, SparseEmbedding, SparseVector, TextToEmbed};
 pub use encoder::Turns;
 pub(crate) use encoder::{Encoder, Neighbour};

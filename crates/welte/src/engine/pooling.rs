@@ -1,6 +1,6 @@
 //! How the vectors of texts are pooled.
 
-use super::Sparse;
+use crate::model::Sparse;
 use crate::{Error, Model};
 use welte_models::Pooling;
 use welte_table::{Op, Pass, params};
