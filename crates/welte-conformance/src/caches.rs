@@ -353,7 +353,7 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
         },
         Delta {
             by_channel: true,
-            key_dim: 33,
+            key_dim: 128,
             ..DELTA
         },
         Delta {

@@ -1,5 +1,6 @@
-// Attention of one head over an F16 cache, for prompts, on cooperative matrices: a workgroup takes ROWS rows. It walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees
-// changes none of its bits, so they do not depend on the other rows. In softmax LANES invocations share a row.
+// Attention of one head over an F16 cache, for prompts, on cooperative matrices: a workgroup takes ROWS rows.
+// It walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees changes
+// none of its bits, so they do not depend on the other rows. In softmax LANES invocations share a row.
 //
 // Sums cannot be scaled where they are. They are relative to a score that follows the largest one only when it is far behind, because
 // then they pass through workgroup memory.

@@ -1,5 +1,5 @@
-// A row whose inputs before are rows of the step too is computed by itself. The others are computed by the slot's first row, which also
-// keeps the last inputs for the next step.
+// A row with `taps - 1` earlier rows of its slot in this step has its own invocation. The slot's first row computes the rows before that,
+// and stores the last inputs for the next step.
 struct Params { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
 
 fn width() -> u32 {

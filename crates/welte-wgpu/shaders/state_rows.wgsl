@@ -1,12 +1,12 @@
 // A recurrent matrix for each head: its rows belong to keys, its columns to values. A workgroup takes COLUMNS columns of a head of a slot,
-// and keeps them in registers while it walks over the slot's rows; LANES neighbours share a column. LOOKS: what is added to a column
-// depends on its product with the keys.
+// and keeps them in registers while it walks over the slot's rows; LANES neighbours share a column. LOOKS: `change_of` needs the
+// product of the column with the keys.
 
 const COLUMNS = WG / LANES;
 // Quads of a part's numbers, of which every LANES-th belongs to an invocation, with zeros at the end.
 const PADDED = EACH * LANES;
 
-// The numbers of a row, and of the one before or after: keys, queries, and what else is a number for each row of the state.
+// Two copies, for a row and the next one: keys, queries, and what else is a number for each row of the state.
 var<workgroup> shared_quads: array<vec4<f32>, 2u * PARTS * PADDED>;
 var<workgroup> partial: array<vec4<f32>, WG>;
 

@@ -379,11 +379,12 @@ fn state_rows(name: &str, op: &'static str, looks: bool, head: StateHead) -> (Ke
         by_channel,
         ..
     } = head;
-    // An invocation has at most eight quads of a column, unless barriers are slow.
+    // An invocation has eight quads of a column. Barriers of software adapters are slow, so there it has them all.
     let quads = key_dim.div_ceil(4);
-    let lanes = match head.geometry.together {
-        true => quads.div_ceil(8).next_power_of_two().min(8),
-        false => 1,
+    let lanes = if head.geometry.together {
+        quads.div_ceil(8).next_power_of_two().min(8)
+    } else {
+        1
     };
     let each = quads.div_ceil(lanes);
     let parts = if looks && by_channel { 3 } else { 2 };
@@ -451,9 +452,10 @@ pub(crate) fn adapt(name: &str, source: &'static str) -> Kernel {
 
 pub(crate) fn route(geometry: Geometry, experts: u32) -> Kernel {
     // An invocation compares its experts with all others.
-    let size = match geometry.together && experts > WORKGROUP {
-        true => 256,
-        false => WORKGROUP,
+    let size = if geometry.together && experts > WORKGROUP {
+        256
+    } else {
+        WORKGROUP
     };
     let pieces = [shader!("reduce"), shader!("route")];
     let kernel = Kernel::of_workgroup(size, &format!("route of {size}"), &pieces);

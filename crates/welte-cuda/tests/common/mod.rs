@@ -140,6 +140,7 @@ pub fn make_with(c: &Config, after: Layer) -> (Program, Made) {
         position_scale: false,
         places: 0,
         absent: false,
+        slopes: false,
         bias: c.bias,
         qk_norm: c.qk_norm,
     });

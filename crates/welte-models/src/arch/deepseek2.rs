@@ -122,16 +122,22 @@ fn chooses(spec: &ModelSpec, keys: &Keys<'_>, is_glm: bool) -> Result<Vec<bool>,
         return Ok(chooses);
     }
     // Files of GLM-5.2 may lack the list. The context tells them from those of GLM-5 and 5.1.
-    let (freq, offset) = match keys.is_gguf() {
-        true if spec.context >= 1 << 20 => (4, 3),
-        true => (1, 2),
-        false => (
-            keys.u32("index_topk_freq")?.unwrap_or(1).max(1),
-            keys.u32("index_skip_topk_offset")?.unwrap_or(2),
-        ),
+    let (freq, offset) = if !keys.is_gguf() {
+        let freq = keys.u32("index_topk_freq")?.unwrap_or(1).max(1);
+        (freq, keys.u32("index_skip_topk_offset")?.unwrap_or(2))
+    } else if spec.context >= 1 << 20 {
+        (4, 3)
+    } else {
+        (1, 2)
     };
     let place = |i: u32| (i + 1).saturating_sub(offset);
-    Ok((0..layers).map(|i| place(i).is_multiple_of(freq)).collect())
+    let all: Vec<bool> = (0..layers).map(|i| place(i).is_multiple_of(freq)).collect();
+    if all.first() == Some(&false) {
+        let problem =
+            format!("is {offset}; with index_topk_freq {freq} the first layer would not choose");
+        return Err(keys.error("index_skip_topk_offset", problem));
+    }
+    Ok(all)
 }
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {

@@ -309,7 +309,8 @@ fn write_latents(spec: &ModelSpec, l: Latent, set: &mut dyn FnMut(&str, Option<V
     set("attention.indexer.head_count", number(indexer.heads));
     set("attention.indexer.key_length", number(indexer.head_dim));
     set("attention.indexer.top_k", number(indexer.used));
-    if indexer.chooses.contains(&false) {
+    // A file of GLM without the list may be read as one of GLM-5.2.
+    if indexer.chooses.contains(&false) || spec.context >= 1 << 20 {
         let list = indexer.chooses.iter().copied().map(Value::Bool);
         set(
             "attention.indexer.types",

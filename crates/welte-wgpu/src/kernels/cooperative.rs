@@ -235,7 +235,12 @@ impl Together {
 
     /// None if the head has no whole squares, or if its arrays do not fit this much workgroup memory.
     pub(crate) fn of(on: Cooperative, head_dim: u32, page: u32, memory: u32) -> Option<Together> {
-        let fits = head_dim.is_multiple_of(on.square)
+        // Tall heads of an odd number of squares would need more registers than there are.
+        let squares = match head_dim {
+            ..=Together::LARGEST_TALL => 1,
+            _ => 2,
+        };
+        let fits = head_dim.is_multiple_of(squares * on.square)
             && head_dim <= Together::LARGEST_HEAD
             && on.subgroup.is_multiple_of(on.square);
         let sizes = [64, 32].map(|step| Together {
@@ -465,6 +470,11 @@ mod tests {
         assert_eq!(step(on(16, 32), 128, 16 << 10), None);
         assert_eq!(step(on(16, 32), 72, 48 << 10), None, "no whole squares");
         assert_eq!(step(on(16, 32), 256, 48 << 10), Some(64));
+        assert_eq!(
+            step(on(16, 32), 240, 48 << 10),
+            None,
+            "an odd number of squares"
+        );
         assert_eq!(step(on(16, 32), 320, 96 << 10), None, "too many registers");
         assert_eq!(
             step(on(16, 8), 64, 48 << 10),
