@@ -378,6 +378,10 @@ fn layers_may_share_what_an_indexer_chooses() {
         chooses("glm_moe_dsa", DIRECTORY, &freq[..1]),
         [true, true, false, true]
     );
+    let none = ("index_skip_topk_offset", Value::U64(0));
+    let keys = sparse(DIRECTORY, &[freq[0].clone(), none]);
+    let fake = mixed("glm_moe_dsa", DIRECTORY, &keys);
+    refused(&fake, &["index_skip_topk_offset", "is 0"]);
     let flags = Value::Array(shared.map(Value::Bool).to_vec());
     let flags = ("attention.indexer.types", flags);
     assert_eq!(chooses("glm-dsa", GGUF, &[flags]), shared);

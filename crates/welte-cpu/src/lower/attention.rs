@@ -198,7 +198,7 @@ impl Lowering<'_> {
             head_dim: dim,
             used,
             scores: self.scratch_rows(&self.scratch.partials, 0, context, 1)?,
-            score: choose_positions::score_for(cache.format, dim, self.inner.isa),
+            score: choose_positions::score_for(dim, self.inner.isa),
         };
         l.phases.push(Phase::ScorePositions(choose));
         l.phases.push(Phase::ChoosePositions(choose));

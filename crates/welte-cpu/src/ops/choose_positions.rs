@@ -7,7 +7,6 @@ use super::cache::KvCache;
 use super::{FloatRows, State};
 use crate::kernels::Isa;
 use std::ops::Range;
-use welte_table::Format;
 
 /// Positions that a thread takes at once, if threads share a row.
 const BLOCK: usize = 256;
@@ -32,8 +31,8 @@ pub(crate) struct ChoosePositions {
 /// Scores of some positions of a row: see [`score_plain`].
 pub(crate) type Score = unsafe fn(&ChoosePositions, &State, usize, Range<usize>, *mut f32);
 
-/// The function for a cache format and key size on an instruction set of this processor.
-pub(crate) fn score_for(format: Format, head_dim: usize, isa: Isa) -> Score {
+/// The function for a key size on an instruction set of this processor.
+pub(crate) fn score_for(head_dim: usize, isa: Isa) -> Score {
     #[cfg(target_arch = "x86_64")]
     if isa >= Isa::Avx512 && head_dim.is_multiple_of(16) {
         return score_avx512;
@@ -44,7 +43,7 @@ pub(crate) fn score_for(format: Format, head_dim: usize, isa: Isa) -> Score {
     if isa >= Isa::Neon && head_dim.is_multiple_of(8) {
         return score_neon;
     }
-    let _ = (format, head_dim, isa);
+    let _ = (head_dim, isa);
     score_plain
 }
 

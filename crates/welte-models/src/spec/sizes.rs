@@ -234,7 +234,13 @@ impl ModelSpec {
             LayerKind::Attention => {
                 // What runs beside it has the same norms.
                 let beside = self.mamba.filter(|m| m.beside).map_or(0, |_| mamba - each);
-                latent.unwrap_or(attention(layer)) + beside + norms
+                let chooses = |i: &&Indexer| i.chooses.get(layer) == Some(&true);
+                let indexer = self.indexer.as_ref().filter(chooses).map_or(0, |i| {
+                    let (heads, width) = (u64::from(i.heads), u64::from(i.head_dim));
+                    let rank = self.latent.and_then(|l| l.query_rank).unwrap_or(0);
+                    heads * width * u64::from(rank) + dim * u64::from(i.inputs()) + 2 * width
+                });
+                latent.unwrap_or(attention(layer)) + indexer + beside + norms
             }
             LayerKind::Delta => delta,
             LayerKind::Conv => conv,
