@@ -84,7 +84,7 @@ pub(crate) fn read_keys(
     );
     let usual = default(2048, 131072).or((!arch.attends).then_some(1 << 20));
     let context = keys.size(&context, usual, MOST_CONTEXT)?;
-    let eps = epsilon(keys)?;
+    let eps = epsilon(keys, arch)?;
     let vocab = vocabulary(keys, &weight(names.embed, 0))?;
     let rot = if latent || !arch.attends {
         head_dim
@@ -338,7 +338,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
 }
 
 /// The epsilon of the norms. Configurations of models with layer norms have their own names for it.
-fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
+fn epsilon(keys: &Keys<'_>, arch: &Architecture) -> Result<f64, Error> {
     let known = if keys.is_gguf() {
         [
             "attention.layer_norm_rms_epsilon",
@@ -360,7 +360,7 @@ fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
     };
     let found = known.iter().find(|key| keys.value(key).is_some());
     let key = found.or(known.first()).map_or("", String::as_str);
-    keys.positive(key, (!keys.is_gguf()).then_some(1e-6))
+    keys.positive(key, (!keys.is_gguf()).then_some(arch.usual.eps))
 }
 
 fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
@@ -416,7 +416,8 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
         return Ok(Act::Silu);
     }
     match keys.text("hidden_act")? {
-        None | Some("silu" | "swish") => Ok(Act::Silu),
+        // MiniMax M3 names the limits of its activation so, and has them in keys of their own.
+        None | Some("silu" | "swish" | "swigluoai") => Ok(Act::Silu),
         Some("relu2") => Ok(Act::Relu2),
         Some("xielu") => Ok(Act::Xielu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),

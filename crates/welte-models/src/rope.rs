@@ -35,7 +35,8 @@ pub(crate) fn read(
     let mut theta = match keys.value(&theta_key) {
         // Step 3.5 reads the base of each layer itself.
         Some(Value::Array(_)) if arch.name == "step35" && !keys.is_gguf() => 10000.0,
-        _ => keys.positive(&theta_key, Some(10000.0))?,
+        _ if keys.is_gguf() => keys.positive(&theta_key, Some(10000.0))?,
+        _ => keys.positive(&theta_key, Some(arch.usual.theta))?,
     };
     let alpha = first(&["rope_scaling.alpha", "rope_parameters.alpha"]);
     if !keys.is_gguf() && keys.value(&alpha).is_some() && rot > 2 {

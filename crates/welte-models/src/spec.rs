@@ -679,7 +679,7 @@ pub struct ModelSpec {
     pub latent: Option<Latent>,
     /// What chooses the positions that a row sees, if any.
     pub indexer: Option<Indexer>,
-    /// An indexer that is not computed chooses so many positions: longer contexts are refused.
+    /// Positions that an indexer chooses which is not computed. Longer contexts are refused.
     pub indexed: Option<u32>,
     /// Queries and keys are normed after rope. Layers without rope do not norm them.
     pub qk_norm_late: bool,

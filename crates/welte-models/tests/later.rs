@@ -107,6 +107,9 @@ fn minimax_m3_reads_published_and_later_keys() {
     let found = read(&fake);
     assert_eq!((found.indexed, found.rope.rot), (None, 32));
     assert_eq!((found.norm_add, found.ffn), (1.0, 512));
+    // Configurations may leave it out.
+    assert_eq!(found.experts.map(|e| e.scale), Some(2.0));
+    fake.set("hidden_act", Value::String("swigluoai".into()));
     assert_eq!(found.expert_layers, [false, true]);
     let name = "model.layers.1.self_attn.index_k_norm.weight";
     fake.add(name, Format::F32, 1, 64);
@@ -204,8 +207,11 @@ fn flints_layers_follow_from_their_number() {
 
 #[test]
 fn other_names_of_known_families() {
-    let found = read(&directory("iquestcoder", 2, &[]));
-    assert_eq!(found.architecture, "llama");
+    let window = ("sliding_window", Value::U64(4096));
+    let mut fake = directory("iquestcoder", 2, &[window]);
+    assert_eq!(read(&fake).windows, [0, 0]);
+    fake.set("use_sliding_window", Value::Bool(true));
+    refused(&fake, &["use_sliding_window"]);
     let mut fake = directory("exaone4_5", 4, &[]);
     fake.set("text_config.model_type", text("exaone4_5_text"));
     assert_eq!(read(&fake).architecture, "exaone4");

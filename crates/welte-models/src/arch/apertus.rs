@@ -2,7 +2,7 @@
 //! learned constants per layer. The head of Apertus 1.5 may know the first part of the tokens only: no text has the others, which stand for
 //! pictures and sounds.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Usual};
 use super::llama;
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -15,6 +15,11 @@ pub(super) const APERTUS: Architecture = Architecture {
     name: "apertus",
     gguf: &["apertus"],
     hugging_face: &["apertus", "apertus1p5", "apertus1p5_text"],
+    usual: Usual {
+        theta: 12e6,
+        eps: 1e-5,
+        ..Usual::PLAIN
+    },
     hugging_face_names: Names {
         attn_norm: "model.layers.{}.attention_layernorm",
         ffn_norm: "model.layers.{}.feedforward_layernorm",

@@ -28,10 +28,31 @@ pub(crate) struct Architecture {
     pub(crate) lists: bool,
     /// False: no layer has attention or a feed-forward part, so their sizes are not read.
     pub(crate) attends: bool,
+    /// What configurations mean that lack a key.
+    pub(crate) usual: Usual,
     /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
     /// Corrects the spec where the common reading is wrong.
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
+}
+
+/// Values of keys that configurations may lack, where families differ.
+#[derive(Clone, Copy)]
+pub(crate) struct Usual {
+    /// The base of rope.
+    pub(crate) theta: f64,
+    /// The epsilon of norms.
+    pub(crate) eps: f64,
+    /// What the shares of experts are multiplied by.
+    pub(crate) experts_scale: f64,
+}
+
+impl Usual {
+    pub(crate) const PLAIN: Usual = Usual {
+        theta: 1e4,
+        eps: 1e-6,
+        experts_scale: 1.0,
+    };
 }
 
 impl Architecture {

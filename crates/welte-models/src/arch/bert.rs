@@ -1,7 +1,7 @@
 //! Encoders of the BERT family: BERT, RoBERTa and XLM-R with learned positions; nomic-bert, with and without experts, and Jina v3 with
 //! rope. Sums are layer-normed. BGE, E5, MiniLM and their rerankers are of this family.
 
-use super::architecture::{Architecture, has, no_windows};
+use super::architecture::{Architecture, Usual, has, no_windows};
 use crate::encoder::{self, must_be};
 use crate::keys::Keys;
 use crate::names::{self, Names, TransposedExperts, weight};
@@ -20,6 +20,7 @@ pub(super) const BERT: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: no_windows,
     finish: |spec, keys| learned(spec, keys, 0),
 };

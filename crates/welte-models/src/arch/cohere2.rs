@@ -3,7 +3,7 @@
 //! and a shared one. The first layers have rope but no experts.
 
 use super::architecture::{
-    Architecture, has, leave_out_drafts, no_windows, ropes_by_window, window_pattern,
+    Architecture, Usual, has, leave_out_drafts, no_windows, ropes_by_window, window_pattern,
     windowed_but_every,
 };
 use super::deepseek2;
@@ -24,6 +24,7 @@ pub(super) const COHERE2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: |keys, layers| windowed_but_every(keys, layers, 4),
     finish: |spec, keys| {
         common(spec, keys)?;

@@ -353,7 +353,9 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
             "router_scaling_factor",
         ],
     );
-    e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
+    let usual = Architecture::by_name(&spec.architecture).filter(|_| !keys.is_gguf());
+    let usual = usual.map_or(1.0, |arch| arch.usual.experts_scale);
+    e.scale = keys.f64(&scale)?.unwrap_or(usual) as f32;
     let norm = keys.first_name(
         "expert_weights_norm",
         &[

@@ -1,7 +1,7 @@
 //! EXAONE 3 is Llama under other names. In EXAONE 4, parts norm their output, and queries and keys are normed per head. The large
 //! model has windows in three of four layers, and no rope in the others.
 
-use super::architecture::{Architecture, leave_out_drafts, no_windows, windowed_but_every};
+use super::architecture::{Architecture, Usual, leave_out_drafts, no_windows, windowed_but_every};
 use super::cohere2::rope_in_windows_only;
 use super::{deepseek2, llama};
 use crate::QkNorm;
@@ -18,6 +18,7 @@ pub(super) const EXAONE4: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: |keys, layers| windowed_but_every(keys, layers, 4),
     finish: |spec, _| {
         spec.pre_norm = false;

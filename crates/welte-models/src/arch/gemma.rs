@@ -2,7 +2,7 @@
 //! alternate windows. Gemma 2 caps scores and logits. Gemma 3 norms queries and keys, and its windowed layers have a
 //! rope base of their own.
 
-use super::architecture::{Architecture, no_windows, ropes_by_window, windowed_but_every};
+use super::architecture::{Architecture, Usual, no_windows, ropes_by_window, windowed_but_every};
 use crate::encoder;
 use crate::keys::Keys;
 use crate::spec::Encoder;
@@ -20,6 +20,7 @@ pub(super) const GEMMA: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: no_windows,
     finish: common,
 };

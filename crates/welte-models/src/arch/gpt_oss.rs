@@ -1,7 +1,7 @@
 //! gpt-oss: an attention sink per head, a window in every second layer, experts with a clamped activation, and biases
 //! on all matrices.
 
-use super::architecture::{Architecture, layer_types};
+use super::architecture::{Architecture, Usual, layer_types};
 use crate::keys::Keys;
 use crate::spec::{Act, Biases, Scaling};
 use crate::{Error, ModelSpec, QkNorm, names};
@@ -17,6 +17,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
     experts: true,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows,
     finish: |spec, keys| {
         let experts = keys.name("expert_count", "num_local_experts");

@@ -1,9 +1,9 @@
 //! Hunyuan 4: attention over latents with a sink for each head and gates for its output, and experts chosen by sigmoid with a bias beside a
 //! shared one, whose activations have a limit. Hidden states are several streams; a part of a layer reads a sum of them and adds its
-//! output to each by gates (independent hyper-connections). An indexer chooses the positions that a row sees. Up to so many as it chooses
-//! it chooses all, so it need not be computed.
+//! output to each by gates (independent hyper-connections). Contexts that are no longer than the choice of its
+//! indexer see every position, so the indexer is left out.
 
-use super::architecture::{Architecture, no_windows};
+use super::architecture::{Architecture, Usual, no_windows};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -15,6 +15,11 @@ pub(super) const HY_V4: Architecture = Architecture {
     name: "hy_v4",
     gguf: &["hy_v4"],
     hugging_face: &["hy_v4"],
+    usual: Usual {
+        eps: 1e-5,
+        experts_scale: 2.827,
+        ..Usual::PLAIN
+    },
     hugging_face_names: Names {
         attn_gate: "model.layers.{}.self_attn.linear_gate",
         sinks: "model.layers.{}.self_attn.learnable_sink_param",
@@ -47,7 +52,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         streams: keys.size(&count, Some(4), 16)?,
         magnitude: keys.positive(&magnitude, Some(2.0))? as f32,
     });
-    // It is added to gates, where a million of it is nothing.
+    // It is added to gates near 1, where 1e-5 makes no difference.
     let eps = keys.name("hyper_connection.epsilon", "hc_eps");
     let added = keys.f64(&eps)?.unwrap_or(1e-6);
     if !(0.0..=1e-5).contains(&added) {
@@ -68,6 +73,7 @@ fn limits(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let number = |value: &Value| match value {
         Value::F64(v) => Some(*v),
         Value::U64(v) => Some(*v as f64),
+        Value::I64(v) => Some(*v as f64),
         _ => None,
     };
     let all = match keys.value(&key) {

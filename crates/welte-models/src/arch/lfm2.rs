@@ -1,7 +1,7 @@
 //! LFM2: most layers have a short convolution between two gates, the others attention with norms of queries and keys. All but
 //! the first feed-forward parts may be experts.
 
-use super::architecture::{Architecture, has_choice_bias, no_windows, read_taps};
+use super::architecture::{Architecture, Usual, has_choice_bias, no_windows, read_taps};
 use crate::keys::Keys;
 use crate::spec::{LayerKind, MOST_FFN, Scoring};
 use crate::{Error, ModelSpec, QkNorm, names};
@@ -18,6 +18,7 @@ pub(super) const LFM2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: no_windows,
     finish,
 };

@@ -1,6 +1,6 @@
 //! Mamba-2: every layer has the state space model and nothing else.
 
-use super::architecture::{Architecture, StateSizes};
+use super::architecture::{Architecture, StateSizes, Usual};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerKind, LayerRope};
@@ -18,6 +18,7 @@ pub(super) const MAMBA2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: false,
+    usual: Usual::PLAIN,
     windows: llama::windows,
     finish,
 };

@@ -1,8 +1,8 @@
 //! The language model of MiniMax M3: queries and keys are normed per head, and a part of each head is rotated. Experts chosen by sigmoid
-//! with a bias are beside a shared one, after dense layers; activations are clamped. Norms multiply by `1 + w`. An indexer chooses the
-//! blocks of positions that a row sees. Up to so many as it chooses it chooses all, so it need not be computed.
+//! with a bias are beside a shared one, after dense layers; activations are clamped. Norms multiply by `1 + w`. Contexts that are
+//! no longer than the choice of its indexer see every position, so the indexer is left out.
 
-use super::architecture::{Architecture, flags, no_windows};
+use super::architecture::{Architecture, Usual, flags, no_windows};
 use super::{deepseek2, gpt_oss, llama, minimax_m2};
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -14,6 +14,11 @@ pub(super) const MINIMAX_M3: Architecture = Architecture {
     name: "minimax-m3",
     gguf: &["minimax-m3"],
     hugging_face: &["minimax_m3_vl", "minimax_m3_vl_text"],
+    usual: Usual {
+        theta: 5e6,
+        experts_scale: 2.0,
+        ..Usual::PLAIN
+    },
     hugging_face_names: Names {
         choice_bias: "model.layers.{}.block_sparse_moe.e_score_correction_bias",
         shared_expert: [

@@ -73,8 +73,9 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 97] = [
+const ALL: [&Architecture; 98] = [
     &llama::LLAMA,
+    &llama::IQUEST_CODER,
     &llama4::LLAMA4,
     &qwen2::QWEN2,
     &qwen3::QWEN3,

@@ -1,6 +1,6 @@
 //! ModernBERT: an encoder with rope, gated feed-forward parts and norms before each part. Most layers see a window.
 
-use super::architecture::{Architecture, ropes_by_window};
+use super::architecture::{Architecture, Usual, ropes_by_window};
 use crate::encoder;
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -30,6 +30,7 @@ pub(super) const MODERNBERT: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows,
     finish,
 };

@@ -1,7 +1,7 @@
 //! Nemotron-H: each layer has the state space model of Mamba-2, attention without rope, or a feed-forward part with a squared
 //! ReLU and no gate. In Nemotron 3 the feed-forward parts are experts beside a shared one. They may compute in a narrower width.
 
-use super::architecture::{Architecture, StateSizes, has_choice_bias, leave_out_drafts};
+use super::architecture::{Architecture, StateSizes, Usual, has_choice_bias, leave_out_drafts};
 use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, Mamba, SharedExpert};
@@ -19,6 +19,7 @@ pub(super) const NEMOTRON_H: Architecture = Architecture {
     experts: true,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: llama::windows,
     finish,
 };

@@ -1,7 +1,7 @@
 //! OLMo. In OLMo 2 and 3, parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3
 //! has windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
 
-use super::architecture::{Architecture, no_windows, ropes_by_window, windowed_but_every};
+use super::architecture::{Architecture, Usual, no_windows, ropes_by_window, windowed_but_every};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerRope, NormKind, Rope, Scaling};
@@ -18,6 +18,7 @@ pub(super) const OLMO2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: |keys, layers| windowed_but_every(keys, layers, 4),
     finish: |spec, keys| {
         spec.pre_norm = false;
@@ -60,6 +61,10 @@ pub(super) const FLEX_OLMO: Architecture = Architecture {
     name: "flex_olmo",
     gguf: &["flex_olmo"],
     hugging_face: &["flex_olmo"],
+    usual: Usual {
+        theta: 5e5,
+        ..Usual::PLAIN
+    },
     experts: true,
     windows: no_windows,
     finish: |spec, keys| {
@@ -95,7 +100,7 @@ pub(super) const OLMO: Architecture = Architecture {
 };
 
 /// Refuses models that cut queries, keys and values off.
-fn unclipped(keys: &Keys<'_>) -> Result<(), Error> {
+pub(super) fn unclipped(keys: &Keys<'_>) -> Result<(), Error> {
     let key = keys.name("attention.clamp_kqv", "clip_qkv");
     match keys.f64(&key)? {
         None | Some(0.0) => Ok(()),

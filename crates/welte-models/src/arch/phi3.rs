@@ -1,6 +1,6 @@
 //! Phi-3 and Phi-4: Q, K and V are one tensor, gate and up another. Long contexts use two lists of rope factors.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Usual};
 use super::llama;
 use crate::{QkNorm, names};
 
@@ -15,6 +15,7 @@ pub(super) const PHI3: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: llama::windows,
     finish: |_, _| Ok(()),
 };

@@ -1,7 +1,7 @@
 //! Phi-3.5-MoE: layer norms with bias, biases around attention and of the head, rope with two lists of factors, and two experts
 //! chosen by SparseMixer.
 
-use super::architecture::{Architecture, has};
+use super::architecture::{Architecture, Usual, has};
 use super::llama;
 use crate::spec::{NormKind, Scoring};
 use crate::{QkNorm, names};
@@ -17,6 +17,7 @@ pub(super) const PHIMOE: Architecture = Architecture {
     experts: true,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };

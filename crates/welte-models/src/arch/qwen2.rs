@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen2.5: biases on Q, K and V. Small models tie their embeddings. The text part of Qwen2-VL and
 //! Qwen2.5-VL has the same layers, and its pairs turn by three axes.
 
-use super::architecture::{Architecture, layer_types};
+use super::architecture::{Architecture, Usual, layer_types};
 use crate::keys::Keys;
 use crate::{Error, QkNorm, names};
 
@@ -22,6 +22,7 @@ pub(super) const QWEN2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows,
     finish: |_, _| Ok(()),
 };

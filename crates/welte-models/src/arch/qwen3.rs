@@ -1,6 +1,6 @@
 //! Qwen3: queries and keys are normed per head. The head size is given, not derived.
 
-use super::architecture::{Architecture, leave_out_drafts};
+use super::architecture::{Architecture, Usual, leave_out_drafts};
 use super::qwen2;
 use crate::{QkNorm, names};
 
@@ -15,6 +15,7 @@ pub(super) const QWEN3: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: qwen2::windows,
     finish: |spec, keys| leave_out_drafts(spec, keys, "num_nextn_predict_layers"),
 };

@@ -1,6 +1,6 @@
 //! SmolLM3: every fourth layer has no rope.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Usual};
 use super::qwen2;
 use crate::keys::Keys;
 use crate::spec::LayerRope;
@@ -18,6 +18,7 @@ pub(super) const SMOLLM3: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: qwen2::windows,
     finish: |spec, keys| {
         let turns = turning(keys, spec.layers)?;

@@ -1,7 +1,7 @@
 //! Families whose feed-forward parts have a squared ReLU and no gate: Arcee (AFM) is Llama otherwise, Jais 2 has layer norms and biases.
 //! Nemotron (Minitron, Nemotron 3 and 4 of 2024) has layer norms that multiply by `1 + w`, and rotates half of each head.
 
-use super::architecture::{Architecture, no_windows, rotate_by_default};
+use super::architecture::{Architecture, Usual, no_windows, rotate_by_default};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{Act, NormKind};
@@ -39,6 +39,10 @@ pub(super) const JAIS2: Architecture = Architecture {
     name: "jais2",
     gguf: &["jais2"],
     hugging_face: &["jais2"],
+    usual: Usual {
+        eps: 1e-5,
+        ..Usual::PLAIN
+    },
     gguf_interleaved: false,
     finish: |spec, keys| {
         squared_relu(spec, keys)?;

@@ -1,6 +1,6 @@
 //! StarCoder 2: layer norms with bias, biases on all matrices, and a feed-forward part without a gate.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Usual};
 use super::llama;
 use crate::QkNorm;
 use crate::names::{self, Names};
@@ -21,6 +21,7 @@ pub(super) const STARCODER2: Architecture = Architecture {
     experts: false,
     lists: false,
     attends: true,
+    usual: Usual::PLAIN,
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };

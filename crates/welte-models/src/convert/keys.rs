@@ -105,7 +105,13 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     if spec.residual_scale != 1.0 {
         set("embedding_scale", float(spec.embedding_scale));
         set("residual_scale", float(spec.residual_scale));
-        set("logit_scale", float(1.0 / spec.logit_scale));
+        // Granite divides by it.
+        let divides = spec.architecture != "hyperclovax";
+        let scale = spec.logit_scale;
+        set(
+            "logit_scale",
+            float(if divides { 1.0 / scale } else { scale }),
+        );
     }
     if let Some(scale) = spec.position_scale {
         set("attention.temperature_scale", float(scale.beta));
