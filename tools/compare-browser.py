@@ -173,20 +173,26 @@ def exported(a):
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    models = a.folder / "models" / a.model.stem
+    about = a.model.stat()
+    models = a.folder / "models" / f"{a.model.stem}-{about.st_size}-{about.st_mtime_ns}"
     hub = models / "hub"
-    if not (hub / "config.json").exists():
-        hub.mkdir(parents=True, exist_ok=True)
+    done = models / "done-hub"
+    if not done.exists():
+        shutil.rmtree(hub, ignore_errors=True)
+        hub.mkdir(parents=True)
         subprocess.run([a.welte, "quantize", a.model, f"{hub}/", "BF16"], check=True)
+        done.touch()
     out = models / "model"
     (out / "onnx").mkdir(parents=True, exist_ok=True)
     for file in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(hub / file, out / file)
     for kind in {RUNS[name][2] for name in a.runs} - {"gguf"}:
         path = out / f"onnx/model_{SUFFIXES.get(kind, kind)}.onnx"
-        if path.exists():
+        done = models / f"done-{kind}"
+        if done.exists():
             continue
         built = models / f"built-{kind}"
+        shutil.rmtree(built, ignore_errors=True)
         # ONNX Runtime's WebAssembly has no kernel for rows of a quantised table of embeddings.
         options = ["shared_embeddings=false", "prune_lm_head=true"]
         command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", hub, "-o", built, "-c", models / "cache"]
@@ -213,6 +219,7 @@ def exported(a):
         # One file, as small models are published.
         onnx.save(graph, path)
         shutil.rmtree(built)
+        done.touch()
     return models
 
 

@@ -41,7 +41,7 @@ pub(crate) struct EmbedArgs {
     /// Put this prompt of the model before every text, such as query or document
     #[arg(long, value_name = "NAME")]
     prompt_name: Option<String>,
-    /// Add what tokens weigh in each text, for models with such weights (BGE-M3, SPLADE)
+    /// Add the token weights of each text, for models that have them (BGE-M3, SPLADE)
     #[arg(long, conflicts_with = "image")]
     sparse: bool,
     /// Cut texts that do not fit in the context

@@ -11,6 +11,9 @@ use crate::Error;
 use safetensors::Dtype;
 use std::path::Path;
 
+/// The largest pickle that is read, in bytes.
+const MAX_PICKLE: usize = 64 << 20;
+
 /// True if a file has the name of one that `torch.save` writes.
 pub(crate) fn is_name(path: &Path) -> bool {
     path.extension()
@@ -46,6 +49,10 @@ pub(crate) fn tensors(path: &Path, bytes: &[u8]) -> Result<Vec<Tensor>, Error> {
             "has no data.pkl: it is not a file that `torch.save` wrote",
         )
     })?;
+    if program.len() > MAX_PICKLE {
+        let problem = format!("is larger than the limit of {MAX_PICKLE} bytes");
+        return Err(Error::malformed(path, "data.pkl", problem));
+    }
     let read = pickle::read(path, &bytes[program.clone()])?;
     let mut found = Vec::with_capacity(read.len());
     for (name, tensor) in read {

@@ -88,6 +88,37 @@ fn safetensors_come_first() {
 }
 
 #[test]
+fn one_file_comes_before_an_index() {
+    let made = directory(&std::fs::read(fixture("linear.pt")).unwrap());
+    let index = r#"{"weight_map": {"weight": "pytorch_model-00001-of-00001.bin"}}"#;
+    std::fs::write(made.path().join("pytorch_model.bin.index.json"), index).unwrap();
+    assert!(open(made.path()).unwrap().tensor("weight").is_some());
+}
+
+#[test]
+fn other_files_are_told_apart() {
+    for (name, part) in [
+        (
+            "pytorch_model-00001-of-00002.bin",
+            "pytorch_model.bin.index.json is missing",
+        ),
+        (
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json is missing",
+        ),
+        ("training_args.bin", "download the weights"),
+        ("flax.bin", "rename it to pytorch_model.bin"),
+    ] {
+        let made = directory(&[]);
+        let old = made.path().join("pytorch_model.bin");
+        std::fs::rename(old, made.path().join(name)).unwrap();
+        let error = open(made.path()).err().unwrap().to_string();
+        assert!(error.contains(part), "{name}: {error:?} lacks {part:?}");
+        assert!(error.contains("none of model.safetensors"), "{error}");
+    }
+}
+
+#[test]
 fn the_matrices_of_tokens_have_names_of_their_own() {
     let made = directory(&std::fs::read(fixture("many.pt")).unwrap());
     for (name, file) in [
@@ -199,6 +230,24 @@ fn hostile_pickles_are_refused() {
     let mut twice = b"\x80\x02)q\x00".to_vec();
     (0..40u8).for_each(|_| twice.extend(b"h\x00h\x00\x86q\x00"));
     assert!(error_of(&twice).contains("nests tuples"));
+    // One name and one tensor, recalled many times over.
+    let mut again = tensor(16, 0, "0");
+    again.truncate(again.len() - 2);
+    again.extend(b"q\x01sX\x01\x00\x00\x00bq\x00h\x01s");
+    again.extend(b"h\x00h\x01s".repeat(1 << 16));
+    again.push(b'.');
+    assert!(error_of(&again).contains("\"b\" twice"));
+    again.pop();
+    again.extend(b"h\x00h\x01s".repeat(1 << 18));
+    assert!(error_of(&again).contains("more than 262144 tensors"));
+    // A shape of many sizes, which every tensor could recall.
+    let wide = [&b"("[..], &b"K\x01".repeat(9), b"tq\x00"].concat();
+    let wide = of_shape(0, "0", &[&wide[..], b"h\x00"].concat());
+    assert!(error_of(&wide).contains("more than 8 dimensions"));
+    let high = [&b"\x80\x02"[..], &b"N".repeat(1 << 17), b"."].concat();
+    assert!(error_of(&high).contains("values on the stack"));
+    let large = vec![b'N'; (64 << 20) + 1];
+    assert!(error_of(&large).contains("larger than the limit"));
     for (pickle, part) in [
         (&b""[..], "broken"),
         (b"\x80\x02.", "broken"),
@@ -210,6 +259,11 @@ fn hostile_pickles_are_refused() {
         (b"\x80\x02cos\nsystem\n.", "os.system"),
         (b"\x80\x02\x8a\x09123456789.", "64 bits"),
         (b"\x80\x02}q\x00}h\x00K\x01s.", "keys are not texts"),
+        (
+            b"\x80\x02}q\x00h\x00X\x01\x00\x00\x00aK\x01s.",
+            "a second time",
+        ),
+        (b"\x80\x02}q\x00h\x00.", "a second time"),
         (b"\x80\x02}q\x00}X\x01\x00\x00\x00ah\x00s.", "not a tensor"),
         (
             b"\x80\x02ccollections\nOrderedDict\n(K\x01tR.",
@@ -227,14 +281,20 @@ fn hostile_pickles_are_refused() {
     }
 }
 
-/// A dict of a tensor of 16 floats, of this many elements.
+/// A dict of a tensor in 16 floats, of this many elements.
 fn tensor(count: u8, first: u8, storage: &str) -> Vec<u8> {
+    of_shape(first, storage, &[b'K', count, 0x85, b'K', 1, 0x85])
+}
+
+/// A dict of a tensor in 16 floats, whose sizes and strides this makes.
+fn of_shape(first: u8, storage: &str, shape: &[u8]) -> Vec<u8> {
     let mut pickle = b"\x80\x02}X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n".to_vec();
     pickle.extend([b'X', storage.len() as u8, 0, 0, 0]);
     pickle.extend(storage.as_bytes());
     pickle.extend(b"X\x03\x00\x00\x00cpuK\x10tQ");
-    pickle.extend([b'K', first, b'K', count, 0x85, b'K', 1, 0x85, 0x89]);
-    pickle.extend(b"ccollections\nOrderedDict\n)RtRs.");
+    pickle.extend([b'K', first]);
+    pickle.extend(shape);
+    pickle.extend(b"\x89ccollections\nOrderedDict\n)RtRs.");
     pickle
 }
 

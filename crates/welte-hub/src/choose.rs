@@ -278,10 +278,12 @@ fn directory(names: &[&str]) -> Result<Choice, String> {
         files.retain(|n| n.starts_with("model"));
     }
     let is_part = |name: &&&str| name.starts_with("pytorch_model-") && name.ends_with(".bin");
-    if files.is_empty() && TORCH.iter().any(|name| names.contains(name)) {
-        // One file, or an index and parts.
-        files.extend(TORCH.iter().filter(|name| names.contains(name)));
-        if !names.contains(&TORCH[0]) {
+    // One file of PyTorch, or else an index and parts.
+    if files.is_empty()
+        && let Some(found) = TORCH.iter().find(|name| names.contains(name))
+    {
+        files.push(found);
+        if *found == TORCH[1] {
             files.extend(names.iter().filter(is_part));
         }
     }
@@ -519,6 +521,12 @@ mod tests {
             "pytorch_model.bin.index.json",
         ];
         assert_eq!(choose(&parts, None).unwrap().files, parts);
+        // One file needs neither an index nor parts.
+        let single = [&parts[..], &["pytorch_model.bin"]].concat();
+        assert_eq!(
+            choose(&single, None).unwrap().files,
+            ["config.json", "pytorch_model.bin"]
+        );
         // Safetensors come first, and modules belong to a list of them.
         let both = [
             "1_Pooling/config.json",

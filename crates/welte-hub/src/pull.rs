@@ -254,6 +254,6 @@ fn is_complete(snapshot: &Path) -> bool {
         !shards.is_empty() && shards.into_iter().all(has)
     };
     let texts = has("tokenizer.json") || has("tokenizer.model");
-    let single = ["model.safetensors", "pytorch_model.bin"];
-    has("config.json") && texts && single.into_iter().any(weights)
+    let torch = "pytorch_model.bin";
+    has("config.json") && texts && (weights("model.safetensors") || has(torch) || weights(torch))
 }

@@ -18,6 +18,8 @@ use welte::TextToEmbed;
 const MOST_TEXTS: usize = 2048;
 /// Memory of a number of a vector: itself, and as text.
 const BYTES_PER_NUMBER: usize = 20;
+/// Memory of a token's weight: its number and value, and both as text with the names of the fields.
+const BYTES_PER_WEIGHT: usize = 48;
 
 /// What shapes a conversation, and no text.
 const OF_CONVERSATIONS: [&str; 3] = [
@@ -172,7 +174,7 @@ pub(crate) async fn ollama_one(app: Arc<App>, mut fields: Fields) -> Outcome {
     written(&BTreeMap::from([("embedding", first)]))
 }
 
-/// `POST /embed_sparse` of Text Embeddings Inference: what the tokens of each text weigh.
+/// `POST /embed_sparse` of Text Embeddings Inference: the token weights of each text.
 pub(crate) async fn sparse(app: Arc<App>, mut fields: Fields) -> Outcome {
     #[derive(Serialize)]
     struct Item {
@@ -180,6 +182,7 @@ pub(crate) async fn sparse(app: Arc<App>, mut fields: Fields) -> Outcome {
         value: f32,
     }
     let served = app.lease_of(&mut fields).await?.without_adapter()?;
+    served.model.check_sparse()?;
     let inputs: Value = fields.need("inputs")?;
     let mut texts = Texts::new(prompts::several(&fields, "inputs", inputs)?.0);
     texts.truncate = fields.take("truncate")?.unwrap_or(false);
@@ -197,10 +200,8 @@ pub(crate) async fn sparse(app: Arc<App>, mut fields: Fields) -> Outcome {
     let encoded = texts.encoded(&app, &served).await?;
     let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
     served.metrics.embedded(tokens);
-    // A weight for each token, and its number.
-    let _held = app
-        .bodies
-        .hold(tokens.saturating_mul(2 * BYTES_PER_NUMBER))?;
+    // SPLADE may weigh the whole vocabulary, so what a vector takes is known only afterwards.
+    let mut held = app.bodies.hold(0)?;
     let mut vectors: Vec<Vec<Item>> = Vec::with_capacity(encoded.len());
     let together = served.model.program().slots.max(1) as usize;
     for some in encoded.chunks(together) {
@@ -210,9 +211,11 @@ pub(crate) async fn sparse(app: Arc<App>, mut fields: Fields) -> Outcome {
         };
         let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
         for vector in begun {
-            let weights = vector.await?.weights.into_iter();
+            let weights = vector.await?.weights;
+            held.add(weights.len().saturating_mul(BYTES_PER_WEIGHT))?;
             vectors.push(
                 weights
+                    .into_iter()
                     .map(|(index, value)| Item { index, value })
                     .collect(),
             );

@@ -1,4 +1,4 @@
-//! What tokens weigh: `/embed_sparse` of Text Embeddings Inference.
+//! Token weights: `/embed_sparse` of Text Embeddings Inference.
 
 mod common;
 
@@ -146,7 +146,8 @@ async fn wrong_requests_are_told_what_is_wrong() {
     assert!(said.contains("sparse"), "{said}");
 
     let dense = router(model("encoders/xlm-roberta"), ServerOptions::default()).unwrap();
-    let reply = post(&dense, "/embed_sparse", json!({ "inputs": "a" })).await;
+    // It is told before the text, which does not fit, is looked at.
+    let reply = post(&dense, "/embed_sparse", json!({ "inputs": long })).await;
     assert_eq!(reply.status, 400);
     let said = reply.json()["error"]["message"].to_string();
     assert!(said.contains("sparse_linear.pt"), "{said}");

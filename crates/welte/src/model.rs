@@ -429,16 +429,23 @@ impl Model {
         self.inner.sparse.is_some()
     }
 
-    /// Why it has no sparse vectors.
-    pub(crate) fn why_not_sparse(&self) -> &'static str {
+    /// An error that says why it has no sparse vectors, unless it has them.
+    pub fn check_sparse(&self) -> Result<(), Error> {
+        if self.has_sparse_vectors() {
+            return Ok(());
+        }
         let encoder = self.inner.spec.encoder.as_ref();
-        match encoder.map(|encoder| (encoder.weighs_tokens, encoder.masked_head)) {
+        let why = match encoder.map(|encoder| (encoder.weighs_tokens, encoder.masked_head)) {
             Some((true, _)) => {
                 "it was loaded for scores, or with mean pooling, which does not go with its weights of tokens"
             }
             Some((_, true)) => "if it was trained for them (SPLADE), load it with --pooling splade",
             _ => "it has no weights of tokens, such as sparse_linear.pt of BGE-M3",
-        }
+        };
+        Err(Error::NoSparse {
+            origin: self.origin().to_string(),
+            why,
+        })
     }
 
     /// True if it was loaded to score pairs of texts.

@@ -17,6 +17,10 @@ const INDEX: &str = "model.safetensors.index.json";
 /// What older models have in their place: files of `torch.save`.
 const TORCH_SINGLE: &str = "pytorch_model.bin";
 const TORCH_INDEX: &str = "pytorch_model.bin.index.json";
+/// Of these files the first that exists is read. A single file of PyTorch comes before an index, whose parts need not be there.
+const ACCEPTED: [&str; 4] = [INDEX, SINGLE, TORCH_SINGLE, TORCH_INDEX];
+/// What training leaves beside weights.
+const OF_TRAINING: [&str; 3] = ["training_args.bin", "optimizer.bin", "scheduler.bin"];
 
 /// The start of data: file number and byte.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +49,12 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn open(path: &Path) -> Result<Files, Error> {
         let mut files = Files::default();
-        let there = |name: &&str| path.join(name).exists();
-        let index = [INDEX, TORCH_INDEX].into_iter().find(there);
-        let single = [SINGLE, TORCH_SINGLE].into_iter().find(there);
-        // Safetensors of either kind come first.
-        let index = index.filter(|index| *index == INDEX || single != Some(SINGLE));
-        if let Some(name) = index {
+        let found = ACCEPTED.into_iter().find(|name| path.join(name).exists());
+        let Some(name) = found else {
+            let problem = format!("has none of {}{}", ACCEPTED.join(", "), other_weights(path));
+            return Err(Error::unsupported(path, problem));
+        };
+        if name == INDEX || name == TORCH_INDEX {
             let index = path.join(name);
             let map = weight_map(&index)?;
             for shard in map.values().collect::<BTreeSet<_>>() {
@@ -66,13 +70,8 @@ impl Files {
                     format!("is not in {shard}"),
                 ));
             }
-        } else if let Some(single) = single {
-            files.add(path.join(single))?;
         } else {
-            return Err(Error::unsupported(
-                path,
-                format!("has neither {SINGLE} nor {INDEX}{}", other_weights(path)),
-            ));
+            files.add(path.join(name))?;
         }
         Ok(files)
     }
@@ -261,21 +260,30 @@ fn shard_path(directory: &Path, index: &Path, shard: &str) -> Result<PathBuf, Er
 
 /// A hint about other weights in the directory.
 fn other_weights(path: &Path) -> String {
-    let ends = |ending: &str| {
-        let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries
-            .find(|e| e.path().extension().is_some_and(|x| x == ending))
-            .map(|e| e.file_name())
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !OF_TRAINING.contains(&name.as_str()))
+        .collect();
+    let find = |ending: &str, part: bool| {
+        let mut names = names.iter();
+        names.find(|name| name.ends_with(ending) && name.contains("-of-") == part)
     };
-    match (ends("gguf"), ends("bin")) {
-        (Some(name), _) => format!("; to use {}, give that file", name.to_string_lossy()),
-        (_, Some(name)) => {
-            format!(
-                "; {} looks like a PyTorch file, which is read under the name {TORCH_SINGLE} only: rename it, or convert it to safetensors",
-                name.to_string_lossy()
-            )
-        }
-        _ => "; download the weights".to_string(),
+    let index = |part: &str, index: &str| {
+        format!("; {part} is a part, whose {index} is missing: download it")
+    };
+    if let Some(name) = find(".gguf", false).or(find(".gguf", true)) {
+        format!("; to use {name}, give that file")
+    } else if let Some(part) = find(".safetensors", true) {
+        index(part, INDEX)
+    } else if let Some(part) = find(".bin", true) {
+        index(part, TORCH_INDEX)
+    } else if let Some(name) = find(".bin", false) {
+        format!(
+            "; {name} looks like a PyTorch file: rename it to {TORCH_SINGLE}, or convert it to safetensors"
+        )
+    } else {
+        "; download the weights".to_string()
     }
 }
 

@@ -143,6 +143,14 @@ pub(super) fn leave_out_prompts(metadata: &mut Metadata) {
             _ => None,
         })
         .collect();
+    let default = "sentence_transformers.default_prompt_name";
+    let is_default = |key: &String| {
+        let name = key.strip_prefix("sentence_transformers.prompts.");
+        matches!(metadata.get(default), Some(Value::String(chosen)) if Some(chosen.as_str()) == name)
+    };
+    if keys.iter().any(is_default) {
+        metadata.remove(default);
+    }
     for key in keys {
         metadata.remove(&key);
     }

@@ -2,12 +2,18 @@
 
 use crate::Error;
 use safetensors::Dtype;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
 /// The deepest nesting of tuples. A tensor needs one of one level in another.
 const MOST_DEPTH: usize = 4;
+/// The most sizes of a tensor.
+const MOST_RANK: usize = 8;
+/// The most tensors of a file.
+const MOST_TENSORS: usize = 1 << 18;
+/// The most values on the stack. Python puts a thousand entries into a dict at once.
+const MOST_VALUES: usize = 1 << 16;
 
 /// A tensor as the pickle describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +101,9 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<(String, Tensor)>, E
         memory: HashMap::new(),
     };
     let result = machine.run()?;
+    if let Value::Remembered = result {
+        return Err(machine.again());
+    }
     let Value::Dict(tensors, other) = result else {
         return Err(machine.wrong("does not hold a state dict; save the result of `state_dict()`"));
     };
@@ -104,16 +113,15 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<(String, Tensor)>, E
         );
         return Err(machine.wrong(&problem));
     }
-    let named = tensors
-        .into_iter()
-        .map(|(name, tensor)| (name.to_string(), (*tensor).clone()));
-    let named: Vec<_> = named.collect();
-    let mut names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(machine.wrong(&format!("has {:?} twice", pair[0]))),
-        None => Ok(named),
+    // A short pickle can repeat a long name, so no name is copied before all are known to differ.
+    let mut names = HashSet::new();
+    if let Some((name, _)) = tensors.iter().find(|(name, _)| !names.insert(&**name)) {
+        return Err(machine.wrong(&format!("has {name:?} twice")));
     }
+    let named = tensors
+        .iter()
+        .map(|(name, tensor)| (name.to_string(), (**tensor).clone()));
+    Ok(named.collect())
 }
 
 struct Machine<'a> {
@@ -137,6 +145,11 @@ impl<'a> Machine<'a> {
             self.at
         );
         self.wrong(&problem)
+    }
+
+    /// What is wrong with a dict that is recalled.
+    fn again(&self) -> Error {
+        self.wrong("refers to a dict a second time, which is not supported; convert the file to safetensors")
     }
 
     fn take(&mut self, size: usize) -> Result<&'a [u8], Error> {
@@ -176,6 +189,9 @@ impl<'a> Machine<'a> {
 
     fn run(&mut self) -> Result<Value, Error> {
         loop {
+            if self.stack.len() + self.marks.len() > MOST_VALUES {
+                return Err(self.wrong("puts more values on the stack than a state dict needs"));
+            }
             let code = self.take(1)?[0];
             match code {
                 // PROTO
@@ -355,6 +371,7 @@ impl<'a> Machine<'a> {
                     Value::Dict(hooks, None) ,
                 ],
             ) if hooks.is_empty() => self.tensor(*dtype, storage, *first, shape, strides)?,
+            (_, given) if given.iter().any(|value| matches!(value, Value::Remembered)) => return Err(self.again()),
             _ => return Err(self.wrong("calls a function with values that a state dict of tensors does not have; convert the file to safetensors")),
         };
         self.stack.push(made);
@@ -369,6 +386,11 @@ impl<'a> Machine<'a> {
         shape: &[Value],
         strides: &[Value],
     ) -> Result<Value, Error> {
+        // A short pickle can recall a long shape many times.
+        if shape.len() > MOST_RANK {
+            let problem = format!("has a tensor of more than {MOST_RANK} dimensions");
+            return Err(self.wrong(&problem));
+        }
         let size = |value: &Value| match value {
             Value::Number(number) => usize::try_from(*number).ok(),
             _ => None,
@@ -376,8 +398,8 @@ impl<'a> Machine<'a> {
         let sizes = |values: &[Value]| values.iter().map(size).collect::<Option<Vec<_>>>();
         let (first, shape, strides) = usize::try_from(first)
             .ok()
+            .filter(|_| shape.len() == strides.len())
             .and_then(|first| Some((first, sizes(shape)?, sizes(strides)?)))
-            .filter(|(_, shape, strides)| shape.len() == strides.len())
             .ok_or_else(|| self.wrong("has a tensor whose shape is not a list of sizes"))?;
         let mut wanted = 1usize;
         for (side, stride) in shape.iter().zip(&strides).rev() {
@@ -399,8 +421,10 @@ impl<'a> Machine<'a> {
     /// Puts keys and values into the dict below them.
     fn set(&mut self, pairs: Vec<Value>) -> Result<(), Error> {
         let mut dict = self.pop()?;
-        let Value::Dict(tensors, other) = &mut dict else {
-            return Err(self.damaged());
+        let (tensors, other) = match &mut dict {
+            Value::Dict(tensors, other) => (tensors, other),
+            Value::Remembered => return Err(self.again()),
+            _ => return Err(self.damaged()),
         };
         let mut pairs = pairs.into_iter();
         while let Some(key) = pairs.next() {
@@ -411,6 +435,10 @@ impl<'a> Machine<'a> {
                 Value::Tensor(tensor) => tensors.push((key, tensor)),
                 _ => *other = other.take().or(Some(key)),
             }
+        }
+        if tensors.len() > MOST_TENSORS {
+            let problem = format!("has more than {MOST_TENSORS} tensors");
+            return Err(self.wrong(&problem));
         }
         self.stack.push(dict);
         Ok(())

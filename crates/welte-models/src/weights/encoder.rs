@@ -202,7 +202,12 @@ fn scores(
     let (Some([first, norm, last]), Some(act)) = (family, encoder.classifier) else {
         return Err(Error::Option {
             option: "scores",
-            problem: "needs a model with a classifier".into(),
+            problem: if c.has(&weight("pre_classifier", 0)) {
+                "does not go with the classifier of DistilBERT (`pre_classifier`), which is not supported"
+            } else {
+                "needs a model with a classifier"
+            }
+            .into(),
         });
     };
     let mut step = |name: &str, n, act, norm: &str| {

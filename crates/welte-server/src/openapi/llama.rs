@@ -214,7 +214,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     post(
         "/embed_sparse",
         "Text Embeddings Inference",
-        "What the tokens of texts weigh",
+        "Token weights of texts",
         &[SPARSE],
     ),
     Endpoint {

@@ -338,14 +338,9 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> Result<SparseEmbedding, Error> {
         let model = &self.model;
-        let Some(sparse) = model.inner.sparse else {
-            return Err(Error::NoSparse {
-                origin: model.origin().to_string(),
-                why: model.why_not_sparse(),
-            });
-        };
+        model.check_sparse()?;
         let text = text.into();
-        let Sparse::Tokens { first } = sparse else {
+        let Some(Sparse::Tokens { first }) = model.inner.sparse else {
             let embedding = self.values(text, None, deadline)?;
             let tokens = None;
             return Ok(SparseEmbedding { embedding, tokens });
