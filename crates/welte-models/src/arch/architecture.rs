@@ -394,3 +394,12 @@ pub(super) fn windowed_but_every(
     let each = |i| if (i + 1) % every == 0 { 0 } else { window };
     Ok((0..layers).map(each).collect())
 }
+
+/// Refuses models that cut queries, keys and values off.
+pub(super) fn unclipped(keys: &Keys<'_>) -> Result<(), Error> {
+    let key = keys.name("attention.clamp_kqv", "clip_qkv");
+    match keys.f64(&key)? {
+        None | Some(0.0) => Ok(()),
+        Some(_) => Err(keys.error(&key, "is not supported")),
+    }
+}

@@ -1,8 +1,7 @@
 //! Llama 1 to 3.x, IQuest-Coder, InternLM3, and Mistral, which adds an attention window. GGUF files of Mixtral and InternLM3 use this
 //! name too.
 
-use super::architecture::{Architecture, Usual, leave_out_drafts, no_windows};
-use super::olmo2::unclipped;
+use super::architecture::{Architecture, Usual, leave_out_drafts, no_windows, unclipped};
 use crate::keys::Keys;
 use crate::{Error, QkNorm, names};
 

@@ -1,7 +1,9 @@
 //! OLMo. In OLMo 2 and 3, parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3
 //! has windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
 
-use super::architecture::{Architecture, Usual, no_windows, ropes_by_window, windowed_but_every};
+use super::architecture::{
+    Architecture, Usual, no_windows, ropes_by_window, unclipped, windowed_but_every,
+};
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::{LayerRope, NormKind, Rope, Scaling};
@@ -98,12 +100,3 @@ pub(super) const OLMO: Architecture = Architecture {
     },
     ..llama::LLAMA
 };
-
-/// Refuses models that cut queries, keys and values off.
-pub(super) fn unclipped(keys: &Keys<'_>) -> Result<(), Error> {
-    let key = keys.name("attention.clamp_kqv", "clip_qkv");
-    match keys.f64(&key)? {
-        None | Some(0.0) => Ok(()),
-        Some(_) => Err(keys.error(&key, "is not supported")),
-    }
-}
