@@ -5,9 +5,8 @@ use super::architecture::{
     Architecture, Usual, no_windows, ropes_by_window, unclipped, windowed_but_every,
 };
 use super::llama;
-use crate::keys::Keys;
 use crate::spec::{LayerRope, NormKind, Rope, Scaling};
-use crate::{Error, QkNorm, names};
+use crate::{QkNorm, names};
 
 pub(super) const OLMO2: Architecture = Architecture {
     name: "olmo2",
