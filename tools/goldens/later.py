@@ -47,6 +47,9 @@ class Family:
     norm_add: float = 0.0
     # How much matrices of layers spread. Deep models with convolutions carry rounding on.
     gain: float = 1.3
+    # Of how many seeds, if there are experts, and among how many with the clearest choices the calmest is taken.
+    tries: int = 80
+    among: int = 16
     # How a directory is written, if not as transformers does.
     write: Callable = directory
     # Tensors that the package lists for no architecture.
@@ -323,7 +326,7 @@ FAMILIES = {
         "post_norm1": "post_attention_norm", "post_norm2": "post_ffw_norm"}),
     "vaultgemma": Family(vaultgemma, "vaultgemma", ("GEMMA2",), vaultgemma_keys, ATTENTION | DENSE | BEFORE | {
         "pre_feedforward_layernorm": "ffn_norm"}, norm_add=1.0),
-    "flint": Family(flint, "flint", ("AFMOE", "GPT_OSS"), flint_keys, ATTENTION | DENSE | BEFORE ),
+    "flint": Family(flint, "flint", ("AFMOE", "GPT_OSS"), flint_keys, ATTENTION | DENSE | BEFORE, tries=300, among=3),
 }
 
 
@@ -461,7 +464,7 @@ def main():
             return FAMILIES[name].write(build(name, seed).to(torch.bfloat16), folder / "hf", seed)
 
         mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
-        select = functools.partial(clearest, tries=80) if mixed else functools.partial(calmest, tries=24)
+        select = functools.partial(clearest, tries=FAMILIES[name].tries, among=FAMILIES[name].among) if mixed else functools.partial(calmest, tries=24)
         keep(select(write, prompt, 7000 + 100 * number, "BF16"), "BF16", "hf")
         keep(select(file, prompt, 7050 + 100 * number, "Q8_0"), "Q8_0", "q8_0.gguf")
 
