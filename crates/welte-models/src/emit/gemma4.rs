@@ -15,10 +15,23 @@ impl Emitter<'_> {
         let (dim, width) = (spec.dim, spec.per_layer_width);
         let all = spec.layers * width;
         // Without a table they are the projection alone.
-        let context = match weights.embed {
-            Some(_) => buffers.context,
-            None => buffers.inputs,
-        };
+        let mut context = buffers.inputs;
+        if let Some(table) = weights.embed {
+            let embed = p::Embed {
+                n: spec.vocab,
+                k: all,
+                scale: (width as f32).sqrt(),
+                x_stride: all,
+            };
+            self.out.push(
+                "embeddings per layer",
+                Op::Embed,
+                &[table],
+                &[self.places.tokens, buffers.inputs],
+                embed.words(),
+            );
+            context = buffers.context;
+        }
         let projection = p::Matmul {
             n: all,
             k: dim,
@@ -47,22 +60,9 @@ impl Emitter<'_> {
             &[context, context],
             norm.words(),
         );
-        let Some(table) = weights.embed else {
+        if weights.embed.is_none() {
             return;
-        };
-        let embed = p::Embed {
-            n: spec.vocab,
-            k: all,
-            scale: (width as f32).sqrt(),
-            x_stride: all,
-        };
-        self.out.push(
-            "embeddings per layer",
-            Op::Embed,
-            &[table],
-            &[self.places.tokens, buffers.inputs],
-            embed.words(),
-        );
+        }
         let sum = p::Add {
             n: all,
             x_stride: all,
