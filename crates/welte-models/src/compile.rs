@@ -229,9 +229,9 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     }
 }
 
-/// One cache for all attention layers with the same head count, head size and window, one for the inputs of all convolutions, one for
-/// all states, one for the keys of an indexer, and each layer's place in its caches. A layer without keys and values of its own has the
-/// place of the layer that it shares. The layers of a draft follow the others.
+/// The caches, and each layer's place in them. All attention layers with the same head count, head size and window share a cache; the inputs
+/// of convolutions have one, and so have states and the keys of an indexer. A layer without keys and values of its own has the place of the
+/// layer that it shares. The layers of a draft follow the others.
 fn caches(
     spec: &ModelSpec,
     draft: Option<&ModelSpec>,

@@ -2,37 +2,17 @@
 
 mod common;
 
+use common::encoder::encoder;
 use common::{get, post, with};
 use serde_json::json;
-use welte::{LoadOptions, Model};
+use welte::Model;
 use welte_server::{ServerOptions, router};
 
-/// A small random reranker, and the tokenizer of another small model beside it.
+/// Its file says that it is a reranker.
 fn reranker() -> Model {
-    let folder = tempfile::tempdir().unwrap();
-    welte_goldens::write("encoders/bert-classifier", folder.path());
-    let words: serde_json::Map<String, serde_json::Value> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        .into_iter()
-        .chain(["fox", "bear", "snow", "a", "eats", "##s"])
-        .zip(0..)
-        .map(|(word, id)| (word.to_string(), json!(id)))
-        .collect();
-    let special = |id: u32, content: &str| json!({ "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true });
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [special(0, "[PAD]"), special(1, "[UNK]"), special(2, "[CLS]"), special(3, "[SEP]")],
-        "normalizer": { "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true },
-        "pre_tokenizer": { "type": "BertPreTokenizer" },
-        "post_processor": { "type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2] },
-        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
-        "model": { "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": words },
-    });
-    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let mut options = LoadOptions::default();
-    (options.device, options.slots) = ("cpu".parse().unwrap(), 2);
-    // The file says that it is a reranker.
-    options.embeddings = true;
-    Model::load(&folder.path().display().to_string(), &options, &mut |_| ()).unwrap()
+    let words = ["fox", "bear", "snow", "a", "eats", "##s"];
+    let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
+    encoder("encoders/bert-classifier", special, [2, 3], &words)
 }
 
 #[tokio::test]

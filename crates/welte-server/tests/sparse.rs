@@ -2,36 +2,15 @@
 
 mod common;
 
+use common::encoder::encoder;
 use common::{get, post};
 use serde_json::{Value, json};
-use welte::{LoadOptions, Model};
+use welte::Model;
 use welte_server::{ServerOptions, router};
 
-/// A small random model, and a tokenizer of a few words.
 fn model(name: &str) -> Model {
-    let folder = tempfile::tempdir().unwrap();
-    welte_goldens::write(name, folder.path());
-    let words: serde_json::Map<String, Value> = ["<s>", "<pad>", "</s>", "<unk>"]
-        .into_iter()
-        .chain(["fox", "bear", "snow", "a", "eats", "##s", "red", "old"])
-        .zip(0..)
-        .map(|(word, id)| (word.to_string(), json!(id)))
-        .collect();
-    let special = |id: u32, content: &str| json!({ "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true });
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [special(0, "<s>"), special(1, "<pad>"), special(2, "</s>"), special(3, "<unk>")],
-        "normalizer": { "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true },
-        "pre_tokenizer": { "type": "BertPreTokenizer" },
-        "post_processor": { "type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0] },
-        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
-        "model": { "type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": words },
-    });
-    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let mut options = LoadOptions::default();
-    (options.device, options.slots) = ("cpu".parse().unwrap(), 2);
-    options.embeddings = true;
-    Model::load(&folder.path().display().to_string(), &options, &mut |_| ()).unwrap()
+    let words = ["fox", "bear", "snow", "a", "eats", "##s", "red", "old"];
+    encoder(name, ["<s>", "<pad>", "</s>", "<unk>"], [0, 2], &words)
 }
 
 /// Indices of a sparse vector, in order, and their values.

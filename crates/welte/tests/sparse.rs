@@ -1,5 +1,5 @@
-//! Models whose indexer chooses the positions that rows see, in the engine: an answer does not depend on other streams, on a hit of the
-//! prefix cache, on the cut of its prompt or on guesses, and a short context gives what a long one does.
+//! Models whose indexer chooses the positions that rows see, in the engine. An answer does not depend on other streams, on a hit of the
+//! prefix cache, on the cut of its prompt or on guesses. A short context gives what a long one does.
 
 mod common;
 

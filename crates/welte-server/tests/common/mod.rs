@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Each test program uses a part.
 
+pub(crate) mod encoder;
 pub(crate) mod live;
 pub(crate) mod scripted;
 pub(crate) mod sound;
