@@ -5,15 +5,6 @@
 #define THREADS 128
 constexpr u32 PER_THREAD = (HEAD_DIM + THREADS - 1) / THREADS;
 
-__device__ __forceinline__ float element(const u8 *row, u32 i) {
-    if constexpr (KV_Q8) {
-        const u8 *block = row + i / 32 * 34;
-        return __half2float(*(const __half *)block) * (float)(i8)block[2 + i % 32];
-    } else {
-        return __half2float(((const __half *)row)[i]);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __grid_constant__ AttentionArgs a) {
     __shared__ float q[HEAD_DIM];
     __shared__ float weights[THREADS];
@@ -36,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
             Row other = {0, position, at.slot};
             const u8 *k = kv_at(a.kv, 0, kv_of_head, other);
             score = 0;
-            for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * element(k, i);
+            for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * kv_element(k, i);
             score = capped(a, score);
         }
         float m = warp_max(score);
@@ -58,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
             total += weights[i];
 #pragma unroll
             for (u32 j = 0; j < PER_THREAD; ++j)
-                if (t + j * THREADS < HEAD_DIM) sums[j] += weights[i] * element(v, t + j * THREADS);
+                if (t + j * THREADS < HEAD_DIM) sums[j] += weights[i] * kv_element(v, t + j * THREADS);
         }
     }
     total += sink_weight(a.sinks, head, largest);

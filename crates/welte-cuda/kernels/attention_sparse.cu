@@ -28,15 +28,6 @@ struct SparseArgs {
     u32 unused;
 };
 
-__device__ __forceinline__ float element(const u8 *row, u32 i) {
-    if constexpr (KV_Q8) {
-        const u8 *block = row + i / 32 * 34;
-        return __half2float(*(const __half *)block) * (float)(i8)block[2 + i % 32];
-    } else {
-        return __half2float(((const __half *)row)[i]);
-    }
-}
-
 // The product of a query with a key in shared memory.
 __device__ __forceinline__ float product(const float *q, const u8 *key) {
     float sum = 0;
@@ -53,7 +44,7 @@ __device__ __forceinline__ float product(const float *q, const u8 *key) {
             }
         }
     } else {
-        for (u32 i = 0; i < HEAD_DIM; ++i) sum += q[i] * element(key, i);
+        for (u32 i = 0; i < HEAD_DIM; ++i) sum += q[i] * kv_element(key, i);
     }
     return sum;
 }
@@ -120,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_sparse(const __g
 #pragma unroll
             for (u32 j = 0; j < PER_THREAD; ++j) {
                 u32 i = t + j * THREADS;
-                float value = i < HEAD_DIM ? element(tile + n * STRIDE, i) : 0.0f;
+                float value = i < HEAD_DIM ? kv_element(tile + n * STRIDE, i) : 0.0f;
 #pragma unroll
                 for (u32 head = 0; head < HEADS; ++head)
                     if (head < heads) sums[head][j] += weights[head][n] * value;

@@ -32,15 +32,6 @@ __device__ __forceinline__ bool row_at(const ChooseArgs &a, u32 row, Row &at) {
     return true;
 }
 
-__device__ __forceinline__ float element(const u8 *row, u32 i) {
-    if constexpr (KV_Q8) {
-        const u8 *block = row + i / 32 * 34;
-        return __half2float(*(const __half *)block) * (float)(i8)block[2 + i % 32];
-    } else {
-        return __half2float(((const __half *)row)[i]);
-    }
-}
-
 // A thread has one position.
 extern "C" __global__ void __launch_bounds__(SCORE_THREADS) choose_scores(const __grid_constant__ ChooseArgs a) {
     __shared__ float q[HEADS * KEY];
@@ -57,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(SCORE_THREADS) choose_scores(const 
     for (u32 part = 0; part < 2; ++part) {
         const u8 *half = kv_at(a.kv, part, 0, other);
 #pragma unroll
-        for (u32 i = 0; i < HEAD_DIM; ++i) key[part * HEAD_DIM + i] = element(half, i);
+        for (u32 i = 0; i < HEAD_DIM; ++i) key[part * HEAD_DIM + i] = kv_element(half, i);
     }
     for (u32 first = 0; first < a.heads; first += HEADS) {
         u32 count = min(HEADS, a.heads - first);

@@ -29,3 +29,13 @@ __device__ __forceinline__ u8 *kv_head(const Kv &kv, u32 part, u32 page, u32 hea
 __device__ __forceinline__ u8 *kv_at(const Kv &kv, u32 part, u32 head, const Row &row, u32 bytes = KV_ROW) {
     return kv_head(kv, part, kv_page(kv, row.slot, row.position), head, bytes) + (u64)(row.position % PAGE) * bytes;
 }
+
+// The i-th number of a key or value.
+__device__ __forceinline__ float kv_element(const u8 *row, u32 i) {
+    if constexpr (KV_Q8) {
+        const u8 *block = row + i / 32 * 34;
+        return __half2float(*(const __half *)block) * (float)(i8)block[2 + i % 32];
+    } else {
+        return __half2float(((const __half *)row)[i]);
+    }
+}

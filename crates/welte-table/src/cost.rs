@@ -228,6 +228,13 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
     let Some(cache) = program.cache_of(c) else {
         return Cost::default();
     };
+    // Positions that are read, and for each of them some flops per element of each head.
+    let over = |positions: u64, flops: u64, heads: u32, head_dim: u32| Cost {
+        bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
+        flops: positions
+            .saturating_mul(flops * u64::from(heads))
+            .saturating_mul(head_dim.into()),
+    };
     match (c.op, cache.kind) {
         (Op::Attention, CacheKind::Attention { .. }) => {
             let q = p::Attention::of(&c.params);
@@ -239,45 +246,25 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
                 }
             };
             let positions: u64 = rows.iter().map(seen).sum();
-            Cost {
-                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
-                flops: positions
-                    .saturating_mul(4 * u64::from(q.heads))
-                    .saturating_mul(q.head_dim.into()),
-            }
+            over(positions, 4, q.heads, q.head_dim)
         }
         (Op::CrossAttention, CacheKind::Attention { .. }) => {
             let q = p::CrossAttention::of(&c.params);
             let positions = u64::from(q.positions) * rows.len() as u64;
-            Cost {
-                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
-                flops: positions
-                    .saturating_mul(4 * u64::from(q.heads))
-                    .saturating_mul(q.head_dim.into()),
-            }
+            over(positions, 4, q.heads, q.head_dim)
         }
         (Op::ChoosePositions, CacheKind::Attention { .. }) => {
             let q = p::ChoosePositions::of(&c.params);
             // Rows that see no more than are chosen read nothing.
             let seen = rows.iter().map(|row| u64::from(row.reach) + 1);
             let positions: u64 = seen.filter(|seen| *seen > q.used.into()).sum();
-            Cost {
-                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
-                flops: positions
-                    .saturating_mul(2 * u64::from(q.heads))
-                    .saturating_mul(q.head_dim.into()),
-            }
+            over(positions, 2, q.heads, q.head_dim)
         }
         (Op::SparseAttention, CacheKind::Attention { .. }) => {
             let q = p::SparseAttention::of(&c.params);
             let seen = |row: &Row| (u64::from(row.reach) + 1).min(q.used.into());
             let positions: u64 = rows.iter().map(seen).sum();
-            Cost {
-                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
-                flops: positions
-                    .saturating_mul(4 * u64::from(q.heads))
-                    .saturating_mul(q.head_dim.into()),
-            }
+            over(positions, 4, q.heads, q.head_dim)
         }
         (Op::ShortConv | Op::GatedDelta | Op::Mamba2, CacheKind::Recurrent { floats, .. }) => {
             Cost {
